@@ -33,15 +33,32 @@ from norm_plugin.norms.layer_norm import standardize
 
 
 def standardize_as_released(x: Tensor, eps: float) -> Tensor:
-    """(x - mu) / (s + eps), s unbiased, over the last dimension. x: (..., C), C >= 2."""
+    """Standardize ``x`` as the authors' released code does: (x - mu) / (s + eps), with unbiased s.
+
+    Args:
+        x: (..., C), with C >= 2.
+        eps: added to the standard deviation, outside the root.
+
+    Returns:
+        (..., C), standardized over the last dimension.
+    """
     centered = x - x.mean(dim=-1, keepdim=True)
-    # At a constant row the length is 0, where torch takes 0 for its derivative, as for x.std()
+    # At a constant row the norm is 0, where torch takes 0 as its derivative, as for x.std()
     s = torch.linalg.vector_norm(centered, dim=-1, keepdim=True) / math.sqrt(x.size(-1) - 1)
     return centered / (s + eps)
 
 
 def ada_norm(y: Tensor, scale: float, k: float) -> Tensor:
-    """z = sg[C (1 - k y)] * y with C = ``scale``, y standardized. y, z: (..., C)."""
+    """Return z = sg[C (1 - k y)] * y with C = ``scale`` (Xu et al. 2019, section 4).
+
+    Args:
+        y: (..., C), the standardized input.
+        scale: the constant C of the paper.
+        k: the slope of the rescaling.
+
+    Returns:
+        (..., C).
+    """
     return (scale * (1 - k * y)).detach() * y
 
 
@@ -55,7 +72,7 @@ def ada_norm(y: Tensor, scale: float, k: float) -> Tensor:
     ),
 )
 class AdaNorm(Norm):
-    """LayerNorm without parameters, rescaled by a bounded function of its own output.
+    """Standardize each position and rescale it by a bounded function of the result; no parameters.
 
     Options:
         eps: added to the variance, inside the root; with variant=released to the deviation
@@ -79,7 +96,7 @@ class AdaNorm(Norm):
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale is {scale}; it must be positive and finite")
         if variant == "released" and dim < 2:
-            raise ValueError(f"dim is {dim}; variant=released needs at least two channels")
+            raise ValueError(f"dim is {dim}; variant=released needs two channels or more")
         self.eps, self.scale, self.k, self.variant = eps, scale, k, variant
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:

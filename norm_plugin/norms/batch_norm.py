@@ -11,19 +11,19 @@ with the exact gradient through both. Inference uses the running mean and varian
     running <- (1 - m) running + m batch                       (from 0 and 1)
 
 where m is ``momentum`` as in torch: the weight of the new value. BatchNorm is the baseline of the
-PowerNorm paper (Shen et al. 2020), so the defaults are that paper's for a Transformer: a
-layer-scale comes first, workers are synchronized, and m is 0.05, as in the released code. There is
-no warm-up: that paper's warm-up delays the use of running statistics in training, and BatchNorm
-never uses them there.
+PowerNorm paper (Shen et al. 2020), so the defaults are that paper's for a Transformer: the input is
+pre-scaled by its RMS (see ``base/rms_prescale.py``), workers are synchronized, and m is 0.05, as in
+the released code. There is no warm-up: that paper's warm-up delays the use of running statistics in
+training, and BatchNorm never uses them in training.
 
 Differences from Ioffe and Szegedy and from torch: the running variance is the biased one, so that a
 batch seen again in inference gives the same output as in training.
 
-``variant=released`` is the baseline in the code released with PowerNorm. Padding is filled with
-mu_B, and the sum of the variance is divided by the number N of all positions, so the variance is
-n/N of that above. Workers are never synchronized. Checked against that code: the gradient is the
-exact one of this forward, and the running variance is torch's unbiased one over all N positions,
-N/(N - 1) of that variance.
+``variant=released`` is the baseline in the code released with PowerNorm. It fills padding with mu_B
+and divides the sum of the variance by the number N of all positions, so its variance is n/N times
+sigma_B^2 above. Workers are never synchronized. Checked against that code: the gradient is the
+exact one of this forward pass, and the running variance is torch's unbiased one over all N
+positions, N/(N - 1) times the variance of the batch.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
 float32 or wider. The cast back comes after gamma and beta.
@@ -48,13 +48,13 @@ from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 
 
 class Standardized(NamedTuple):
-    """A batch, standardized; all but ``positions`` carry gradients.
+    """A standardized batch; all fields but ``positions`` carry gradients.
 
     Attributes:
         x_hat: (..., C), 0 at padding.
         mean: (C,).
         variance: (C,), without eps.
-        positions: (), the number n of real ones.
+        positions: (), the number n of real positions.
     """
 
     x_hat: Tensor
@@ -70,14 +70,14 @@ def batch_norm(
     sync: bool = False,
     over_padding: bool = False,
 ) -> Standardized:
-    """(x - mu_B) / sqrt(sigma_B^2 + eps) with its exact gradient.
+    """Compute (x - mu_B) / sqrt(sigma_B^2 + eps) with its exact gradient.
 
     Args:
         x: (..., C).
         valid: bool (...), True at real positions; None: every position is real.
         eps: added to the variance, inside the root.
-        sync: statistics over the real positions of all workers.
-        over_padding: divide the variance's sum by all positions of ``x`` in place of n.
+        sync: take the statistics over the real positions of all workers.
+        over_padding: divide the sum of the variance by the number of all positions, not by n.
     """
     (mean,), count = masked_means([x], valid, sync)
     centered = zero_padding(x - mean, valid)
@@ -96,15 +96,15 @@ def batch_norm(
     ),
 )
 class BatchNorm(RunningMomentsNorm):
-    """Mean and variance over the positions of the batch.
+    """Standardize each channel by its mean and variance over the positions of the batch.
 
     Options:
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
-        layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
+        layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels
         variant: the paper's form, or that of the code released with PowerNorm
-        sync: statistics over the positions of all workers; no effect with variant=released
+        sync: take statistics over the positions of all workers; no effect with variant=released
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class BatchNorm(RunningMomentsNorm):
         return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
+        if self.training:  # before the pre-scaling: 0 times its infinite slope would be NaN
             x = zero_padding(x, valid)
         x = self.statistics_input(x)
         if not self.training:
@@ -136,7 +136,12 @@ class BatchNorm(RunningMomentsNorm):
         return self.affine(batch.x_hat)
 
     def kept_variance(self, variance: Tensor, x: Tensor) -> Tensor:
-        """What the running variance takes in of the batch's one, (C,). x: (..., C)."""
+        """Return the variance that updates the running variance.
+
+        Args:
+            variance: (C,), that of the batch.
+            x: (..., C), the input, whose positions ``variant=released`` counts.
+        """
         if self.variant == "paper":
             return variance
         rows = x.numel() // self.dim

@@ -9,14 +9,14 @@ with statistics taken as constants in the backward pass. For the upstream gradie
     detachnorm-mean   mu constant              dL/dx = (g - y mean_c(g y)) / sigma
     detachnorm-std    sigma constant           dL/dx = (g - mean_c g) / sigma
 
-The paper uses them to ask what the derivatives of LayerNorm's statistics are worth. In its Table 3,
-detachnorm-std is worse than layernorm-simple, or diverges, in translation and language modeling. It
-is better on RT, SST5, MNIST and parsing. It is the standard deviation that is constant, not the
-variance; for the gradient this is the same. There are no parameters.
+The paper uses them to measure what the derivatives of LayerNorm's statistics contribute. In its
+Table 3, detachnorm-std is worse than layernorm-simple, or diverges, in translation and language
+modeling; it is better on RT, SST5, MNIST and parsing. The standard deviation is held constant here,
+not the variance; the gradient is the same. There are no parameters.
 
 The released code differs: it takes the unbiased standard deviation and adds eps outside the
-root. This file keeps layernorm-simple's forward, so that the two differ in the backward pass
-only. Statistics are in float32 at least; the cast back comes after the division.
+root. This file keeps the forward pass of layernorm-simple, so that the two differ in the backward
+pass only. Statistics are computed in float32 or wider. The cast back comes after the division.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from norm_plugin.norms.base.registry import register_norm
 
 
 def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> Tensor:
-    """(x - mu) / sigma with mu, sigma or both constant for the gradient. x, y: (..., C)."""
+    """Return (x - mu) / sigma with mu, sigma or both constant for the gradient. x, y: (..., C)."""
     mu = x.mean(dim=-1, keepdim=True)
-    # sigma's own derivative does not depend on mu's, for x - mu sums to zero
+    # The derivative of sigma does not depend on that of mu, since x - mu sums to zero
     centered = x - (mu.detach() if detach_mean else mu)
     sigma = (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return centered / (sigma.detach() if detach_std else sigma)
@@ -45,7 +45,7 @@ def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> T
     released="unbiased std, eps outside the root",
 )
 class DetachNorm(Norm):
-    """LayerNorm without parameters whose mean and deviation carry no gradient.
+    """LayerNorm without parameters whose mean and standard deviation carry no gradient.
 
     Options:
         eps: added to the variance, inside the root

@@ -30,11 +30,11 @@ from norm_plugin.norms.dynamic_tanh import learned_slope
     paper_read=False,
 )
 class DynamicErf(AffineNorm):
-    """A bounded function of each number, with a learned shift, in the place of a norm.
+    """Apply a bounded function with a learned shift to each value, in place of normalization.
 
     Options:
         eps: has no effect; accepted so that one sweep can set it for every norm
-        alpha_init: where the learned slope alpha starts
+        alpha_init: the initial value of the learned slope alpha
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:

@@ -8,8 +8,7 @@ There are no statistics: a bounded function replaces the normalization.
 alpha starts at 0.5, the default of the released code. Only the abstract of the paper could be read.
 In language models, the released code of its successor (see ``dynamic_erf.py``) starts alpha at
 different values for attention, feed-forward and final norms, and scales the embeddings by a learned
-number where fairseq uses sqrt(C). Here ``alpha_init`` is the same at all
-sites.
+number where fairseq uses sqrt(C). Here ``alpha_init`` is the same at all sites.
 
 Everything is computed in float32 or wider. The cast back comes last.
 """
@@ -26,7 +25,7 @@ from norm_plugin.norms.base.registry import register_norm
 
 
 def learned_slope(alpha_init: float) -> nn.Parameter:
-    """alpha, (1,), of a bounded function; raises ValueError unless positive and finite."""
+    """Return alpha, (1,), the learned slope; raise ValueError unless it is positive and finite."""
     if not (math.isfinite(alpha_init) and alpha_init > 0):
         raise ValueError(f"alpha_init is {alpha_init}; it must be positive and finite")
     return nn.Parameter(torch.full((1,), float(alpha_init)))
@@ -40,11 +39,11 @@ def learned_slope(alpha_init: float) -> nn.Parameter:
     paper_read=False,
 )
 class DynamicTanh(AffineNorm):
-    """A bounded function of each number in the place of a norm.
+    """Apply a bounded function to each value, in place of normalization.
 
     Options:
         eps: has no effect; accepted so that one sweep can set it for every norm
-        alpha_init: where the learned slope alpha starts
+        alpha_init: the initial value of the learned slope alpha
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:

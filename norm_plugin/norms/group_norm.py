@@ -5,11 +5,11 @@
 
 gamma and beta are per channel. With one group it is LayerNorm.
 
-Differences from the paper: its statistics of an image also run over height and width. Here they
-stay within one position; over a sentence they would include padding, and a decoder would see its
-future. A group therefore needs two channels or more: with one, the paper's instance norm, y would
-be beta for every x. The paper's G = 32 divides few widths of a Transformer into groups of use. The
-default is 4, the number of heads of the smallest models here.
+Difference from the paper: its statistics of an image also run over height and width. Here they are
+within one position; over a sentence they would include padding, and a decoder would see its
+future. A group therefore needs two channels or more: with one (the paper's instance norm) y would
+be beta for every x. The paper's G = 32 does not divide the width of small Transformers into groups
+that are large enough. The default is 4, the number of heads of the smallest models here.
 
 Statistics are computed in float32 or wider. The cast back comes after gamma and beta.
 """
@@ -24,7 +24,7 @@ from norm_plugin.norms.layer_norm import standardize
 
 
 def standardize_groups(x: Tensor, groups: int, eps: float) -> Tensor:
-    """(x - mu_i) / sigma_i over each of ``groups`` groups of channels. x: (..., C)."""
+    """Return (x - mu_i) / sigma_i over each of ``groups`` groups of channels. x: (..., C)."""
     return standardize(x.unflatten(-1, (groups, x.size(-1) // groups)), eps).flatten(-2)
 
 
@@ -35,7 +35,7 @@ def standardize_groups(x: Tensor, groups: int, eps: float) -> Tensor:
     released="statistics run over the positions of an image too; 32 groups",
 )
 class GroupNorm(AffineNorm):
-    """LayerNorm over each group of channels by itself.
+    """Standardize each group of channels of a position separately.
 
     Options:
         eps: added to the variances, inside the root

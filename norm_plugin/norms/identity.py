@@ -1,4 +1,4 @@
-"""No normalization: y = x, an ablation that the AdaNorm paper and later ones report."""
+"""No normalization, y = x: an ablation that the AdaNorm paper and later ones report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from norm_plugin.norms.base.registry import register_norm
     released="none",
 )
 class Identity(Norm):
-    """The input, unchanged.
+    """Return the input unchanged.
 
     Options:
         eps: has no effect; accepted so that one sweep can set it for every norm

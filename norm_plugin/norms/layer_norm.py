@@ -19,7 +19,7 @@ from norm_plugin.norms.base.registry import register_norm
 
 
 def standardize(x: Tensor, eps: float) -> Tensor:
-    """(x - mu) / sigma over the last dimension, with its exact gradient. x: (..., C)."""
+    """Return (x - mu) / sigma over the last dimension, with its exact gradient. x: (..., C)."""
     return F.layer_norm(x, x.shape[-1:], eps=eps)
 
 
@@ -30,7 +30,7 @@ def standardize(x: Tensor, eps: float) -> Tensor:
     released="none: torch's own kernel, as in stock fairseq",
 )
 class LayerNorm(AffineNorm):
-    """LayerNorm with gain and offset.
+    """Standardize the channels of each position, then apply a learned gain and offset.
 
     Options:
         eps: added to the variance, inside the root
@@ -43,9 +43,9 @@ class LayerNorm(AffineNorm):
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
-        """Like :meth:`Norm.forward`, but dtypes are left to torch, as in stock fairseq.
+        """Normalize ``x`` as :meth:`Norm.forward` does, but leave dtypes to torch, as fairseq does.
 
-        Under autocast torch gives float32 for half precision input; stock models rely on it.
+        Under autocast, torch returns float32 for half-precision input; stock models rely on it.
         """
         return F.layer_norm(x, (self.dim,), self.weight, self.bias, self.eps)
 
@@ -57,7 +57,7 @@ class LayerNorm(AffineNorm):
     released="none",
 )
 class LayerNormSimple(Norm):
-    """LayerNorm without gain and offset: no parameters.
+    """Standardize the channels of each position; no parameters.
 
     Options:
         eps: added to the variance, inside the root

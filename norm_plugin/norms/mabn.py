@@ -14,14 +14,13 @@ and S^2 <- a_f S^2 + (1 - a_f) s^2, from 1, after the batch. Inference divides b
 contain eps too. During the warm-up r = 1 and s^2 = chi_t^2, and the gradient is exact, as in PN-V.
 
 MABN does not subtract the mean. Instead it centers the weights of the layer before the norm. In a
-Transformer a residual sum, which has no weights, comes before the norm, so nothing is centered
-here.
+Transformer the norm follows a residual sum, which has no weights, so nothing is centered here.
 
 The paper could not be read. Everything follows its released code, with R = 5 and a_f = 0.98.
-Differences from that code: there r = 1 holds for at least 1000 forwards; here it ends with the
-warm-up, which counts optimizer updates. Until M batches were seen, the window holds as many as
-there are. M is the batch size to imitate divided by the actual one; the default is that of the
-code's ImageNet runs, 32 / 2.
+Differences from that code: its r is 1 for at least 1000 forwards; here this ends with the warm-up,
+which counts optimizer updates. Before M batches were seen, the window holds the batches seen so
+far. M is the batch size to imitate divided by the actual one; the default is that of the code's
+ImageNet runs, 32 / 2.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
 float32 or wider. The cast back comes after gamma and beta.
@@ -48,16 +47,16 @@ from norm_plugin.norms.base.window import WindowedScale, WindowNorm, push, windo
     paper_read=False,
 )
 class MovingAverageBatchNorm(WindowNorm):
-    """Quadratic mean over positions, averaged over batches, forward and backward.
+    """Divide by a quadratic mean over positions that is averaged over batches, in both passes.
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, the share of the running S^2 that one forward keeps; inference uses S
+        alpha_fwd: a_f, the share of the running S^2 that each forward keeps; inference uses S
         window: M, the number of batches whose statistics are averaged
-        renorm_limit: R; r is kept within 1/R and R, so 1 means r = 1
+        renorm_limit: R, the bound of r, which is clipped to [1/R, R]; with 1, r = 1
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
-        sync: statistics over the positions of all workers
+        sync: take statistics over the positions of all workers
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -80,7 +79,7 @@ class MovingAverageBatchNorm(WindowNorm):
         self.alpha_fwd, self.renorm_limit = alpha_fwd, renorm_limit
 
     def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """square is chi_t^2."""
+        """Update the window and S^2, see :meth:`WindowNorm.take_in`; square is chi_t^2."""
         push(self.squares, self.squares_filled, square, count)
         averaged = window_mean(self.squares, self.squares_filled)
         used = square.to(averaged.dtype) if self.in_warmup else averaged
@@ -92,7 +91,7 @@ class MovingAverageBatchNorm(WindowNorm):
         return WindowedScale(root, statistic, ratio)
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
-        """The mean of the window of g_t, (C,), which the backward pass of a batch updates once."""
+        """Push g_t into its window and return the window's mean, (C,); once per backward pass."""
         push(self.gradients, self.gradients_filled, g_mean, count)
         averaged = window_mean(self.gradients, self.gradients_filled)
         return g_mean if in_warmup else averaged.to(g_mean.dtype)

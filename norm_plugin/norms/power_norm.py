@@ -12,14 +12,16 @@ Definition 2 and Algorithm 2, per channel, over the set V of the n real position
                 Gamma   = mean_V x_hat^2,    Lambda = mean_V (g x_hat)
 
 psi starts at 1 and nu at 0. (Eq. 3 and 6 of the paper have gamma in the denominator, a slip.) In
-every Transformer of the paper a layer-scale comes first, x / sqrt(mean_c x^2 + eps), and the
-warm-up is as long as that of the learning rate. During the warm-up x is divided by psi_B with the
-exact gradient (PN-V, Definition 1), while psi and nu build up. Inference divides by psi.
+every Transformer of the paper the input is pre-scaled, x / sqrt(mean_c x_c^2 + eps), which the
+paper calls layer-scale, and the warm-up is as long as that of the learning rate. During the warm-up
+x is divided by psi_B with the exact gradient (PN-V, Definition 1), while the running psi and nu are
+updated. Inference divides by psi.
 
 Differences from the paper: eps, which Algorithm 2 lacks, is added inside the root of psi^2.
-``variant=released`` is what the released code computes: see ``power_norm_released.py``. Workers are
-not synchronized unless asked for, as in the paper. In training padded positions are 0 before gamma
-and beta, and enter no mean. All is computed and stored in float32 or wider; the cast back is last.
+``variant=released`` is what the released code computes: see ``power_norm_released.py``. By default
+workers are not synchronized, as in the paper. In training padded positions are 0 before gamma and
+beta, and no mean includes them. Everything is computed and stored in float32 or wider. The cast
+back comes last.
 """
 
 from __future__ import annotations
@@ -51,27 +53,28 @@ from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
 def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
-    """nu <- nu (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, in place and without a graph.
+    """Compute nu <- nu (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, in place and without a graph.
 
-    Where the new value is not finite, nu stays. All are (C,), and step is 1 - a_b.
+    A new value that is not finite leaves nu unchanged. nu, Gamma and Lambda are (C,); step is
+    1 - a_b.
     """
     with torch.no_grad():
         nu.copy_(finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu))
 
 
 NuUpdate = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
-"""The arguments and the effect of :func:`update_nu`."""
+"""A function with the arguments and the effect of :func:`update_nu`."""
 
 
 class NuRecursion(NamedTuple):
     """The update of nu by the backward pass of a batch, Algorithm 2.
 
     Attributes:
-        nu: (C,), updated in place: the next backward pass must see what this one leaves.
-        valid: bool (...), True where Gamma and Lambda take a position in; None: everywhere.
+        nu: (C,), updated in place, so that the next backward pass uses the new value.
+        valid: bool (...), True at the positions that Gamma and Lambda include; None: all.
         step_size: 1 - a_b, a number or ().
-        sync: means over the positions of all workers.
-        loss_scale: gives the factor in every g, which nu is kept without.
+        sync: take means over the positions of all workers.
+        loss_scale: returns the factor by which every g is scaled; nu is stored without it.
     """
 
     nu: Tensor
@@ -81,26 +84,26 @@ class NuRecursion(NamedTuple):
     loss_scale: Callable[[], float | Tensor]
 
     def scaled(self, like: Tensor) -> Tensor:
-        """nu times the factor in g, (C,), in the dtype of ``like``."""
+        """Return nu times the loss scale, (C,), in the dtype of ``like``."""
         return self.nu.to(like.dtype) * self.loss_scale()
 
     def update_from(self, x_hat: Tensor, g: Tensor) -> None:
-        """Update nu. x_hat, g: (..., C). Without a real position, Gamma and Lambda are 0."""
+        """Update nu. x_hat, g: (..., C). Without real positions, Gamma and Lambda are 0."""
         products = [x_hat.square(), g * x_hat]
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
         self.update(gamma, lambda_)
 
     def update(self, gamma: Tensor, lambda_: Tensor, update_nu: NuUpdate = update_nu) -> None:
-        """Update nu by Gamma and Lambda, (C,) each. A fused form gives its own ``update_nu``."""
+        """Update nu by Gamma and Lambda, (C,) each. A fused form passes its own ``update_nu``."""
         update_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
 
 
 class RunningPowerNorm(torch.autograd.Function):
-    """x_hat = x / psi with the approximate gradient of Algorithm 2."""
+    """Divide x by psi, with the approximate gradient of Algorithm 2."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, psi: Tensor, recursion: NuRecursion) -> Tensor:
-        """x: (..., C), 0 at padding; psi: (C,)."""
+        """Return x / psi. x: (..., C), 0 at padding; psi: (C,)."""
         x_hat = x / psi
         ctx.save_for_backward(x_hat, psi)
         ctx.recursion = recursion
@@ -109,7 +112,7 @@ class RunningPowerNorm(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """Algorithm 2, with the nu that the backward pass before this one has left."""
+        """Return dL/dx of Algorithm 2, with nu as the previous backward pass left it."""
         x_hat, psi = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
         ctx.recursion.update_from(x_hat, g)
@@ -127,21 +130,21 @@ class RunningPowerNorm(torch.autograd.Function):
     ),
 )
 class PowerNorm(BatchStatisticsNorm):
-    """Running quadratic mean over positions, forward and backward.
+    """Divide by a running quadratic mean over positions, with running statistics in both passes.
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, the share of psi^2 that one forward keeps; the paper tries 0.9, 0.95 and
+        alpha_fwd: a_f, the share of psi^2 that each forward keeps; the paper tries 0.9, 0.95 and
             0.99
-        alpha_bwd: a_b, the share of nu that one backward pass keeps
+        alpha_bwd: a_b, the share of nu that each backward pass keeps
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run; variant=released
             counts forwards, and its norm after the encoder always has 1000
-        layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
-            paper), G over G groups of channels; in a Transformer variant=released has as
-            many as attention heads unless told otherwise
+        layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
+            paper), G over G groups of channels; in a Transformer the default of
+            variant=released is the number of attention heads
         variant: the paper's form, or that of its released code
-        sync: statistics over the positions of all workers; no effect with variant=released
+        sync: take statistics over the positions of all workers; no effect with variant=released
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -179,7 +182,7 @@ class PowerNorm(BatchStatisticsNorm):
     def transformer_options(
         cls, options: dict[str, Any], heads: int, after_encoder: bool
     ) -> dict[str, Any]:
-        """The released code scales by heads, and fixes the warm-up after the encoder."""
+        """Set the groups and the warm-up that the released code fixes, if variant=released."""
         if options.get("variant") != "released":
             return options
         fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
@@ -189,8 +192,8 @@ class PowerNorm(BatchStatisticsNorm):
         return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        if self.training and self.variant == "paper":  # the released code takes padding in
-            x = zero_padding(x, valid)  # here, for 0 times an infinity of the scale's slope is NaN
+        if self.training and self.variant == "paper":  # the released code does not mask padding
+            x = zero_padding(x, valid)  # now: 0 times an infinite slope would be NaN
         x = self.statistics_input(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
@@ -199,7 +202,7 @@ class PowerNorm(BatchStatisticsNorm):
         in_warmup, psi2, recursion = self.pre_batch_state(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
-            if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
+            if x_hat.requires_grad:  # autograd has the exact gradient; the hook updates nu
                 values = x_hat.detach()
                 x_hat.register_hook(
                     lambda g: recursion.update_from(
@@ -218,12 +221,17 @@ class PowerNorm(BatchStatisticsNorm):
         return self.channel_map(self.psi2, self.eps)
 
     def pre_batch_state(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
-        """Return whether the norm warms up, psi_{t-1}^2, (C,), and the recursion of nu."""
+        """Return whether the norm is in its warm-up, psi_{t-1}^2, (C,), and the recursion of nu."""
         in_warmup, psi2 = self.compute_once_per_forward(lambda: (self.in_warmup, self.psi2.clone()))
         return in_warmup, psi2, self.recursion(valid)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
-        """Return the recursion of nu; valid: the real positions; step: by default 1 - a_b."""
+        """Return the recursion of nu.
+
+        Args:
+            valid: bool (...), True at real positions, or None.
+            step: 1 - a_b; None: by the option alpha_bwd.
+        """
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
 
@@ -234,5 +242,5 @@ class PowerNorm(BatchStatisticsNorm):
         self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, update)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
-        """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""
+        """Return psi = sqrt(psi^2 + eps), (C,), in the dtype of ``x``."""
         return (psi2 + self.eps).sqrt().to(x.dtype)

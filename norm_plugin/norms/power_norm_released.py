@@ -13,16 +13,16 @@ N positions, padding included:
                 nu_t    = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda
                 Gamma   = (1/N) sum x_hat^2,    Lambda = (1/N) sum g x_hat
 
-each psi with eps inside its root. What differs from the paper is: the batch's psi_B under the
-gradient after the warm-up; Gamma and Lambda over padding too; the approximate gradient during
-the warm-up; both updates of psi^2 in it; and that t counts forwards, whatever the trainer
-reports. The released code stores nu / (1 - a_b), the same recursion. It fixes a_f = a_b = 0.9,
-scales the layer by as many groups as there are attention heads, and gives the norm after the
-encoder a warm-up of 1000 forwards, whatever the others have. In a Transformer this does the same,
-unless ``--norm-layer-scale-groups`` is given. Workers are never synchronized. The recursion of nu
-is the paper's; see ``power_norm.py``.
+each psi with eps inside its root. Differences from the paper: the gradient uses the batch's psi_B
+after the warm-up, too; Gamma and Lambda include padding; the gradient is approximate during the
+warm-up, too; during the warm-up psi^2 is updated twice; and t counts forwards, whatever the trainer
+reports. The released code stores nu / (1 - a_b), which is the same recursion. It fixes
+a_f = a_b = 0.9, pre-scales the input over as many groups as there are attention heads, and gives
+the norm after the encoder a warm-up of 1000 forwards, whatever the others have. In a Transformer
+this variant does the same, unless ``--norm-layer-scale-groups`` is given. Workers are never
+synchronized. The recursion of nu is the paper's; see ``power_norm.py``.
 
-Not in these formulas: a batch without a real position is divided by psi and updates nothing.
+Beyond these formulas: a batch without a real position is divided by psi and updates nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WARMUP_AFTER_ENCODER = 1000
 
 
 def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> Tensor:
-    """x_hat of a training forward, (..., C). x: (..., C), padding included."""
+    """Return x_hat of a training forward, (..., C). x: (..., C), padding included."""
     (psi2_batch,), count = masked_means([x.detach().square()], valid)
     t, in_warmup, psi2 = norm.compute_once_per_forward(lambda: released_state(norm))
     some = count > 0
@@ -56,18 +56,18 @@ def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> T
 
 
 def released_state(norm: PowerNorm) -> tuple[int, bool, Tensor]:
-    """t, whether it is in the warm-up, and psi^2 before it, (C,)."""
+    """Return t, whether forward t is in the warm-up, and psi^2 before it, (C,)."""
     return norm.updates_counted + 1, norm.in_warmup, norm.psi2.clone()
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
-    """x_hat = x / psi, with psi_B under the gradient. The backward pass updates nu."""
+    """Compute x_hat = x / psi, with psi_B in the gradient; the backward pass updates nu."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, psi: Tensor, psi_batch: Tensor, recursion: NuRecursion
     ) -> Tensor:
-        """x: (..., C); psi, psi_batch: (C,). The recursion takes all positions in."""
+        """Return x / psi. x: (..., C); psi, psi_batch: (C,). nu is updated over all positions."""
         x_hat = x / psi
         ctx.save_for_backward(x_hat, psi_batch)
         ctx.recursion = recursion
@@ -76,7 +76,7 @@ class ReleasedPowerNorm(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """Every position alike, padding included."""
+        """Return dL/dx, computed at every position alike, padding included."""
         x_hat, psi_batch = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi_batch
         ctx.recursion.update_from(x_hat, g)
@@ -86,12 +86,12 @@ class ReleasedPowerNorm(torch.autograd.Function):
 def update_psi2_as_released(
     norm: PowerNorm, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
 ) -> None:
-    """Update psi^2 by forward t; a recomputation does not.
+    """Update psi^2 at forward t; a recomputed forward updates nothing.
 
     Args:
         psi2: before this batch, (C,).
         psi2_batch: psi_B^2, (C,).
-        some: bool (), there is a real position; without one psi^2 stays.
+        some: bool (), whether the batch has a real position; if not, psi^2 does not change.
     """
     if is_recomputing():
         return
@@ -105,7 +105,12 @@ def update_psi2_as_released(
 def released_psi2(
     psi2: Tensor, psi2_batch: Tensor, t: int, warmup: int, alpha_fwd: float
 ) -> Tensor:
-    """The running psi^2 after forward ``t`` of a warm-up of ``warmup`` forwards. All (C,)."""
+    """Return the running psi^2, (C,), after forward ``t`` of a warm-up of ``warmup`` forwards.
+
+    Args:
+        psi2: (C,), before this forward.
+        psi2_batch: (C,), psi_B^2.
+    """
     if t < warmup:
         psi2 = ((t - 1) * psi2 + psi2_batch) / t
     return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch

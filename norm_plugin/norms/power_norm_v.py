@@ -8,9 +8,9 @@ Definition 1, per channel, over the set V of the n real positions:
 
 This is BatchNorm with the quadratic mean in place of mean and variance, and with the exact
 gradient through psi_B. Inference divides by the running psi^2 <- a_f psi^2 + (1 - a_f) psi_B^2,
-which starts at 1, as in PN. In every Transformer of the paper a layer-scale comes first, as by
-default here. There is no warm-up: the paper's delays the use of running statistics in training,
-and PN-V never uses them there. Workers are synchronized, as in the paper.
+which starts at 1, as in PN. In every Transformer of the paper the input is pre-scaled by its RMS,
+as by default here. There is no warm-up: the paper's delays the use of running statistics in
+training, and PN-V never uses them in training. Workers are synchronized, as in the paper.
 
 Differences from the paper: eps is added inside the root of psi^2. Definition 1 does not cover
 inference, so a_f is taken from PN. PN-V was never released.
@@ -47,14 +47,14 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 def power_norm_v(
     x: Tensor, valid: Tensor | None, eps: float, sync: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x / psi_B with its exact gradient, psi_B^2 (C,) and n (). x: (..., C)."""
+    """Return x / psi_B with its exact gradient, psi_B^2, (C,), and n, (). x: (..., C)."""
     x = zero_padding(x, valid)
     (psi2,), count = masked_means([x.square()], valid, sync)
     return x * torch.rsqrt(psi2 + eps), psi2.detach(), count
 
 
 def divide_by_root(x: Tensor, psi2: Tensor, eps: float) -> Tensor:
-    """x / sqrt(psi^2 + eps), in the dtype of x. x: (..., C); psi2: (C,)."""
+    """Return x / sqrt(psi^2 + eps), in the dtype of x. x: (..., C); psi2: (C,)."""
     return x / (psi2 + eps).sqrt().to(x.dtype)
 
 
@@ -65,14 +65,14 @@ def divide_by_root(x: Tensor, psi2: Tensor, eps: float) -> Tensor:
     released="never released",
 )
 class PowerNormV(BatchStatisticsNorm):
-    """Quadratic mean over the positions of the batch.
+    """Divide by the quadratic mean over the positions of the batch.
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, the share of the running psi^2 that one forward keeps; inference uses it
-        layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
+        alpha_fwd: a_f, the share of the running psi^2 that each forward keeps; inference uses it
+        layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels
-        sync: statistics over the positions of all workers
+        sync: take statistics over the positions of all workers
     """
 
     forward_updated_buffers: ClassVar[tuple[str, ...]] = ("psi2",)
@@ -98,7 +98,7 @@ class PowerNormV(BatchStatisticsNorm):
         return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
+        if self.training:  # before the pre-scaling: 0 times its infinite slope would be NaN
             x = zero_padding(x, valid)
         x = self.statistics_input(x)
         if not self.training:

@@ -30,9 +30,9 @@ there each worker has its own statistics and penalty.
 roots.
 
 The penalty adds no term to the loss. Its exact gradient joins the backward pass at this layer,
-once for each forward of a worker; synced workers add it once in total. If the loss is multiplied
-before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``. There is no
-layer-scale.
+once per forward of a worker; synchronized workers add it once in total. If the loss is multiplied
+before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``. The input is
+not pre-scaled.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
 float32 or wider. The cast back comes last.
@@ -62,7 +62,7 @@ class Moments(NamedTuple):
 
 
 class AddPenalty(torch.autograd.Function):
-    """y, unchanged; its backward pass is that of a loss with ``weight * penalty`` added."""
+    """Return y unchanged; the backward pass is that of a loss with ``weight * penalty`` added."""
 
     @staticmethod
     def forward(
@@ -72,14 +72,14 @@ class AddPenalty(torch.autograd.Function):
         weight: Tensor,
         loss_scale: Callable[[], float | Tensor],
     ) -> Tensor:
-        """y: any shape; penalty, weight: (); loss_scale: gives the factor of that loss."""
+        """Return y, of any shape. penalty, weight: (); loss_scale: returns the loss scale."""
         ctx.save_for_backward(weight)
         ctx.loss_scale = loss_scale
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """The penalty's own gradient comes from autograd."""
+        """Pass ``g`` through, and send weight times the loss scale to the penalty."""
         (weight,) = ctx.saved_tensors
         return g, weight * ctx.loss_scale(), None, None
 
@@ -87,7 +87,7 @@ class AddPenalty(torch.autograd.Function):
 def variance_penalty(
     batch: Moments, running: Moments, lambda_mean: float, lambda_std: float
 ) -> Tensor:
-    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1, ()."""
+    """Return lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1, ()."""
     of_means = (batch.mean - running.mean).square().sum()
     return lambda_mean * of_means + lambda_std * (batch.variance - running.variance).abs().sum()
 
@@ -95,7 +95,7 @@ def variance_penalty(
 def deviation_penalty(
     batch: Moments, running: Moments, eps: float, lambda_mean: float, lambda_std: float
 ) -> Tensor:
-    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (), eps inside both roots."""
+    """Return lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (); eps in both roots."""
     of_means = (batch.mean - running.mean).square().sum()
     deviation, running_deviation = (batch.variance + eps).sqrt(), (running.variance + eps).sqrt()
     return lambda_mean * of_means + lambda_std * (deviation - running_deviation).square().sum()
@@ -109,7 +109,7 @@ def deviation_penalty(
     paper_read=False,
 )
 class RegularizedBatchNorm(RunningMomentsNorm):
-    """BatchNorm that keeps batch and running statistics together.
+    """BatchNorm with a penalty on the distance between batch and running statistics.
 
     Options:
         eps: added to the variances, inside the root
@@ -117,10 +117,9 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         lambda_mean: strength of the penalty on the distance between the means
         lambda_std: strength of the penalty on the distance between the variances or deviations
         distance: variances (absolute differences, running statistics after the batch, as in the
-            released code) or deviations (squared differences, running statistics before it)
-        penalty_per: add the penalty once for each batch, as the released code does, or once for
-            each token
-        sync: statistics over the positions of all workers
+            released code) or deviations (squared differences, running statistics before the batch)
+        penalty_per: add the penalty once per batch, as the released code does, or once per token
+        sync: take statistics over the positions of all workers
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -161,7 +160,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         positions: Tensor,
         update: RunningUpdate = update_running_average,
     ) -> Moments:
-        """:meth:`update_running`, and the statistics that the penalty compares the batch with."""
+        """Call :meth:`update_running`; return the running statistics that the penalty uses."""
 
         def updated() -> Moments:
             before = Moments(self.running_mean.clone(), self.running_var.clone())
@@ -172,10 +171,10 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         return self.compute_once_per_forward(updated)
 
     def penalty(self, mean: Tensor, variance: Tensor, running: Moments) -> Tensor:
-        """The penalty on a batch's mean and variance, (C,) each: ().
+        """Return the penalty, (), on the mean and variance of a batch, (C,) each.
 
         Args:
-            running: what they are compared with.
+            running: the statistics that they are compared with.
         """
         batch = Moments(mean, variance)
         running = Moments(*(statistic.to(mean.dtype) for statistic in running))
@@ -185,9 +184,9 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         return deviation_penalty(batch, running, self.eps, *strengths)
 
     def penalty_weight(self, positions: Tensor) -> Tensor:
-        """What the penalty counts beside the loss of this worker, (), for n positions, ()."""
+        """Return the weight of the penalty in the loss of this worker, (). positions: n, ()."""
         weight = (positions > 0) * torch.ones_like(positions)
         if self.penalty_per == "token":
             weight = weight * positions
-        # Every synced worker adds its share, and the gradient of synced statistics sums them
+        # Each synchronized worker adds its share, and the gradient of their statistics sums them
         return weight / (worker_count() if self.sync else 1)

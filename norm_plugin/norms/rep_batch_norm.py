@@ -9,9 +9,9 @@ has its own gamma and beta, which exist only if T > 0. In inference RepBN is one
 
 The paper could not be read. The formulas and the start of eta are those of its released code.
 Differences from that code: it blends in training only, and uses RepBN alone in inference. Here
-inference blends too, so a checkpoint from before T is validated as it was trained. t counts
-optimizer updates, not forwards. Its start with LN alone, 0 steps by default, is left out. The
-running variance is biased, as in ``batchnorm``.
+inference blends too, so that a checkpoint from before T is validated as it was trained. t counts
+optimizer updates, not forwards. The code's initial phase with LN alone, 0 steps by default, is left
+out. The running variance is biased, as in ``batchnorm``.
 
 In training padded positions give BN(x) = beta and eta x = 0. Everything is computed and stored in
 float32 or wider. The cast back comes last.
@@ -40,13 +40,13 @@ from norm_plugin.norms.batch_norm import batch_norm
     paper_read=False,
 )
 class RepBatchNorm(RunningMomentsNorm):
-    """BatchNorm plus a learned multiple of its input, blended in gradually from LayerNorm.
+    """BatchNorm plus a learned multiple of its input, gradually replacing LayerNorm.
 
     Options:
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
         blend_updates: T, optimizer updates over which LayerNorm fades out; 0: no LayerNorm
-        sync: statistics over the positions of all workers
+        sync: take statistics over the positions of all workers
     """
 
     bounded = False  # eta x grows with x
@@ -80,14 +80,14 @@ class RepBatchNorm(RunningMomentsNorm):
     def inference_map(self) -> InferenceAffine:
         if self._layer_norm_share():
             raise CannotFold(
-                f"LayerNorm has its share until update {self.warmup_updates}; "
-                f"this is update {self.updates_counted}"
+                f"LayerNorm contributes until update {self.warmup_updates}, and this is update "
+                f"{self.updates_counted}"
             )
         batch_norm_map = super().inference_map()
         return batch_norm_map._replace(gain=batch_norm_map.gain + self.eta.detach().double())
 
     def _layer_norm_share(self) -> float | Tensor:
-        """lambda; a tensor while ``torch.compile`` traces, where the count is no number."""
+        """Return lambda; a tensor while ``torch.compile`` traces, when the count is no constant."""
         if not self.warmup_updates:
             return 0.0
         if torch.compiler.is_compiling():
@@ -95,7 +95,7 @@ class RepBatchNorm(RunningMomentsNorm):
         return max(0.0, 1 - self._updates / self.warmup_updates)
 
     def _blend(self, x: Tensor, x_hat: Tensor, share: float | Tensor) -> Tensor:
-        """PRepBN of ``x``, whose standardized form is ``x_hat``, for lambda = ``share``."""
+        """Return PRepBN of ``x``, given its standardized form ``x_hat`` and lambda = ``share``."""
         rep = self.affine(x_hat) + self.eta.to(x.dtype) * x
         if not self.warmup_updates:
             return rep

@@ -2,10 +2,10 @@
 
     y = gamma * x / rms,    rms^2 = mean_c x_c^2 + eps    over the C channels of one position
 
-``gain`` says what the parameter ``weight`` is: w is gamma itself, which starts at 1; with ``1+w``
-gamma = 1 + w and w starts at 0, as in Gemma and Qwen3-Next. The two have the same forward pass and
-the same gradients. Weight decay, and any optimizer that looks at the size of a parameter, tell them
-apart: it draws gamma to 0 under ``w`` and to 1 under ``1+w``.
+``gain`` says what the parameter ``weight`` is: with ``w`` it is gamma itself, which starts at 1;
+with ``1+w`` gamma = 1 + weight, and weight starts at 0, as in Gemma and Qwen3-Next. The forward
+pass and the gradients are the same. Weight decay, and any optimizer whose step depends on the size
+of a parameter, differ: decay draws gamma to 0 under ``w`` and to 1 under ``1+w``.
 
 The paper's optional offset is left out, as in the models that use RMSNorm. Everything is computed
 in float32 or wider. The cast back comes last.
@@ -23,7 +23,7 @@ from norm_plugin.norms.base.registry import register_norm
 
 
 def divide_by_rms(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean_c x_c^2 + eps) over the last dimension. x: (..., C)."""
+    """Return x / sqrt(mean_c x_c^2 + eps) over the last dimension. x: (..., C)."""
     return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
 
 
@@ -34,11 +34,12 @@ def divide_by_rms(x: Tensor, eps: float) -> Tensor:
     released="has an optional offset",
 )
 class RMSNorm(Norm):
-    """Root mean square over channels, with a gain and no offset.
+    """Divide by the root mean square over channels, then apply a gain; no offset.
 
     Options:
         eps: added to the mean square, inside the root
-        gain: what the gain of a channel is: w, from 1, or 1+w, from 0; weight decay draws w to 0
+        gain: the gain of a channel: w, which starts at 1, or 1+w, where w starts at 0; weight
+            decay draws w to 0
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, gain: Literal["w", "1+w"] = "w") -> None:
@@ -47,7 +48,7 @@ class RMSNorm(Norm):
         self.weight = nn.Parameter(torch.full((dim,), 1 - self.weight_offset))
 
     def gain(self) -> Tensor:
-        """gamma, (C,), in float32 or wider."""
+        """Return gamma, (C,), in float32 or wider."""
         weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
         return weight + self.weight_offset if self.weight_offset else weight
 

@@ -2,7 +2,7 @@
 
     y = g * x / ||x||,    ||x||^2 = sum_c x_c^2 + eps    over the C channels of one position
 
-g is one learned number for each norm and starts at sqrt(C), where y equals RMSNorm without a gain.
+g is one learned number per norm. It starts at sqrt(C), where y equals RMSNorm without a gain.
 
 The paper could not be read. The formula and the start of g are those of its released code.
 Differences from that code: it has no eps, and bounds ||x|| from below by 1e-5. The gradient at a
@@ -25,7 +25,7 @@ from norm_plugin.norms.base.registry import register_norm
 
 
 def unit_length(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(sum_c x_c^2 + eps) over the last dimension. x: (..., C)."""
+    """Return x / sqrt(sum_c x_c^2 + eps) over the last dimension. x: (..., C)."""
     return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + eps)
 
 
@@ -37,7 +37,7 @@ def unit_length(x: Tensor, eps: float) -> Tensor:
     paper_read=False,
 )
 class ScaleNorm(Norm):
-    """Every position is brought to one learned length ``g``.
+    """Scale every position to one learned length ``g``.
 
     Options:
         eps: added to the squared length, inside the root

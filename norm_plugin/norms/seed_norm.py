@@ -6,10 +6,10 @@ over the C channels of one position. b, alpha and gamma are per channel. The pap
 several heads divides x and b among them: the dot product of head j scales alpha in the channels of
 head j. The gain is bounded by |alpha| + |gamma|, and so is the output.
 
-b starts at 0, gamma and alpha at 1: y then equals RMSNorm, and of alpha and b only b has a
+b starts at 0, gamma and alpha at 1: y then equals RMSNorm, and of alpha and b only b has a nonzero
 gradient at first. The paper uses one head in language models and 16 in vision, and applies weight
-decay to alpha and b. Its text could not be read: the formula, the heads and the start values are
-those that a summary of it and an implementation by others for Megatron-LM agree on.
+decay to alpha and b. Its text could not be read: the formula, the heads and the initial values are
+those on which a summary of it and a third-party implementation for Megatron-LM agree.
 
 Everything is computed in float32 or wider. The cast back comes last.
 """
@@ -25,7 +25,7 @@ from norm_plugin.norms.rms_norm import divide_by_rms
 
 
 def dynamic_gain(x: Tensor, b: Tensor, heads: int) -> Tensor:
-    """tanh(x_j . b_j) of each head j, in its channels. x: (..., C), b: (C,); like x."""
+    """Return tanh(x_j . b_j) of each head j at its channels, (..., C). x: (..., C); b: (C,)."""
     products = (x * b).unflatten(-1, (heads, -1))
     return torch.tanh(products.sum(dim=-1, keepdim=True)).expand_as(products).flatten(-2)
 
@@ -38,12 +38,12 @@ def dynamic_gain(x: Tensor, b: Tensor, heads: int) -> Tensor:
     paper_read=False,
 )
 class SeeDNorm(Norm):
-    """RMSNorm with a gain that one bounded number per position, or per head, changes.
+    """RMSNorm whose gain depends on the input, by one bounded number per position and head.
 
     Options:
         eps: added to the mean square, inside the root
-        alpha_init: where alpha, the weight of the part of the gain that depends on x, starts
-        gain_heads: parts of the channels, each with its own dot product
+        alpha_init: the initial value of alpha, the weight of the input-dependent part of the gain
+        gain_heads: number of groups of channels, each with its own dot product
     """
 
     def __init__(

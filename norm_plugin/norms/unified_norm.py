@@ -20,18 +20,18 @@ unbiased one over all channels and rows of the window before this batch. In the 
 running s^2 and psi_{t-1} replace the values of an outlier.
 
 The paper could not be read. The equations come from public notes on it, and the rest from its
-released code where the two agree. The variance over all channels is the released code's: one for
-each channel, with M = 4, calls nearly every batch of hundreds of channels an outlier. Differences
-from that code:
+released code where the two agree. The single variance over all channels is the released code's: one
+per channel, with M = 4, would call nearly every batch of hundreds of channels an outlier.
+Differences from that code:
 
-- It also rescales the gradient by the ratio of s to the running s, within [1/5, 5]. The equations
-  have no such factor.
-- Its gradient uses psi_t in the warm-up; here it is exact there. With M = 1 its gradient is always
+- The code also rescales the gradient by the ratio of s to the running s, within [1/5, 5]. The
+  equations have no such factor.
+- In the warm-up its gradient uses psi_t; here it is exact. With M = 1 its gradient is always
   exact; here it uses psi_t.
 - Its warm-up counts forwards and includes the first M of them. Here it counts optimizer updates.
-  The window holds as many batches as there are, and no batch is an outlier before it is full.
+  Until M batches were seen, the window holds those seen so far, and no batch is an outlier.
 
-For translation it turns the outlier skip off, with M = 4 and a warm-up of 4000, so off is the
+For translation the code turns the outlier skip off, with M = 4 and a warm-up of 4000, so off is the
 default.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
@@ -58,16 +58,16 @@ from norm_plugin.norms.base.window import (
 
 
 def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
-    """Whether the newest row of a full window makes it an outlier, bool ().
+    """Return whether the newest batch is an outlier of a full window, bool ().
 
     Args:
-        squares: (M, C), the window with that row.
-        recorded: (M, C), the window before that row came in.
+        squares: (M, C), the window including that batch.
+        recorded: (M, C), the window before it.
         filled: (), how many rows of ``recorded`` are filled.
     """
     size = squares.size(0)
     gap = squares.mean(dim=0) - geometric_mean(squares, squares.new_full((), size))
-    spread = recorded.sqrt().var()  # one number: over the channels too
+    spread = recorded.sqrt().var()  # one number, over rows and channels
     return (filled == size) & (gap > size * spread).any()
 
 
@@ -82,17 +82,17 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
     paper_read=False,
 )
 class UnifiedNorm(WindowNorm):
-    """Quadratic mean over positions, smoothed over batches, forward and backward.
+    """Divide by a quadratic mean over positions that is smoothed over batches, in both passes.
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, the share of the running s^2 that one forward keeps; inference uses it
-        alpha_bwd: a_b, the share of psi that one backward pass keeps
+        alpha_fwd: a_f, the share of the running s^2 that each forward keeps; inference uses it
+        alpha_bwd: a_b, the share of psi that each backward pass keeps
         window: M, the number of batches whose statistics are averaged
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
         outlier_skip: whether a batch far from the window is normalized by its own statistics
-        sync: statistics over the positions of all workers
+        sync: take statistics over the positions of all workers
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class UnifiedNorm(WindowNorm):
         self.register_buffer("psi", torch.zeros(dim))
 
     def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """square is sigma_t^2."""
+        """Update the window and s^2, see :meth:`WindowNorm.take_in`; square is sigma_t^2."""
         recorded, filled = self.squares.clone(), self.squares_filled.clone()
         push(self.squares, self.squares_filled, square, count)
         outlier = torch.zeros((), dtype=torch.bool, device=square.device)
@@ -135,7 +135,7 @@ class UnifiedNorm(WindowNorm):
     def gradient_statistic(
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor
     ) -> Tensor:
-        """psi_t from g_t, (C,) both; the backward pass of a batch updates the statistics once."""
+        """Return psi_t, (C,), from g_t, (C,), and update psi; called once per backward pass."""
         entering = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
         push(self.gradients, self.gradients_filled, entering, count)
         smoothed = window_mean(self.gradients, self.gradients_filled)

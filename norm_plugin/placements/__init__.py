@@ -1,7 +1,7 @@
-"""Where the norms of a Transformer stand: one file for each placement.
+"""Where the norms of a Transformer are: one file per placement.
 
-Every module of this folder is imported here, so a new placement is a new file and nothing else. A
-folder of your own that you give to ``--user-dir`` registers one in the same way.
+Every module of this folder is imported here, so a new placement is a new file and nothing else.
+Your own folder, given to ``--user-dir``, can register placements in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Admin: norm(omega * x + f(x)), omega set by what the first batch shows of the branches.
+"""Admin: norm(omega * x + f(x)), with omega set from the branches' variances in the first batch.
 
-omega is a learned vector a branch. Its start is one number for all channels. With the branches of a
-stack numbered from 1, and variances over all values of the first training batch, padding included:
+omega is a learned vector per branch, whose channels all start at the same number. With the branches
+of a stack numbered from 1, and variances over all values of the first training batch, padding
+included:
 
     omega_1^2     = 1
     omega_(i+1)^2 = Var[omega_i x_i] + Var[f_i(x_i)]
@@ -9,15 +10,16 @@ stack numbered from 1, and variances over all values of the first training batch
 so that omega_i^2 is about 1 plus the variances of the branches before i.
 
 Source: Liu et al. 2020, "Understanding the Difficulty of Training Transformers", arXiv 2004.08249,
-and the authors' code (LiyuanLucasLiu/Transformer-Clinic, transformer_layer.py), which
-was read, and which the recursion is from. The paper's text was not read. By secondary accounts it
+and the authors' code (LiyuanLucasLiu/Transformer-Clinic, transformer_layer.py), which was read, and
+from which the recursion is taken. The paper's text was not read. According to secondary sources it
 sets omega_i^2 to the sum of Var[f_j], j < i, measured in a forward with omega = 1. The authors
-measure in a run of one update of its own, and then start a second run. Here the first training
-forward sets each omega just before it is used, so one run does both. LayerDrop leaves out no layer
-in that forward.
+measure in a separate run of one update, and then start a second run. Here the first training
+forward sets each omega just before its use, so that one run does both. LayerDrop drops no layer in
+that forward.
 
-omega is kept as a constant start plus a learned change from 0: an optimizer may hold a copy of its
-parameters, as fairseq's for float16 does, which would undo what is written into them later.
+omega is stored as a constant initial value plus a learned change that starts at 0: an optimizer may
+hold a copy of its parameters, as fairseq's for float16 does, and would overwrite a value that is
+written into them later.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class Admin(Placement):
-    """Post-norm that weighs the stream by omega, whose start the first training batch sets.
+    """Post-norm that multiplies the stream by omega, whose start the first training batch sets.
 
     Attributes:
-        change: the learned part of omega, by branch, (C,).
-        start: the other part, a number for each branch, (branches,).
-        variance: that of the last sum of the layer, (), the square of the next layer's omega.
-        measured: whether a training batch has set these, ().
+        change: the learned part of omega, per branch, (C,).
+        start: the constant part, one number per branch, (branches,).
+        variance: (), that of the last sum of the layer: the square of the next layer's omega.
+        measured: (), whether a training batch has set these.
     """
 
     norms = (SUM,)
     needs_bounded_norms = (
-        "omega_i^2 is the variance of the sum before, which squares from branch to branch where no "
-        "norm sets it back"
+        "omega_i^2 is the variance of the previous sum, which without a bounded norm squares from "
+        "branch to branch"
     )
     start: Tensor
     variance: Tensor
@@ -62,7 +64,7 @@ class Admin(Placement):
         self.register_buffer("start", torch.ones(len(place.branches)))
         self.register_buffer("variance", torch.ones(()))
         self.register_buffer("measured", torch.zeros((), dtype=torch.long))
-        self.below: tuple[Placement, ...] = ()  # in a tuple, or torch would make it a part of this
+        self.below: tuple[Placement, ...] = ()  # in a tuple, so that torch does not register it
 
     def follow(self, below: Placement) -> None:
         self.below = (below,)
@@ -86,7 +88,7 @@ class Admin(Placement):
 
     @torch.no_grad()
     def measure(self, index: int, x: Tensor, fx: Tensor) -> None:
-        """Set the start of branch ``index``, and the variance of its sum."""
+        """Set omega's start for branch ``index``, and the variance of the sum. x, fx: (T, B, C)."""
         self.start[index] = self.variance.sqrt()
         omega_x = self.start[index] * x
         both = omega_x.float().var(correction=0) + fx.float().var(correction=0)

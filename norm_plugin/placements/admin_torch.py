@@ -1,14 +1,14 @@
-"""Admin by formula: norm(omega * x + f(x)), omega from the number of branches of the stack.
+"""Admin by formula: norm(omega * x + f(x)), with omega from the number of branches of the stack.
 
-omega is a learned vector a branch. In a stack of n branches all of them start at
+omega is a learned vector per branch. In a stack of n branches all of them start at
 
     omega^2 = (n + 1) / log(n + 1) - 1
 
 so nothing is measured, and omega does not depend on a batch or its padding. Source: the authors'
 package (microsoft/admin-torch, admin.py, ``O(logn)``), which was read, for Admin (Liu et al. 2020,
-arXiv 2004.08249). n is "the total number of residual layers", 2 L in an encoder of L layers; the
-decoder counts its attentions over the encoder too. The package also offers an omega that is not
-learned, and one number in place of the vector.
+arXiv 2004.08249). n is "the total number of residual layers": 2 L in an encoder of L layers; the
+decoder also counts its attentions over the encoder. The package also offers an omega that is not
+learned, and a scalar instead of the vector.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class AdminTorch(Placement):
-    """Post-norm that weighs the stream by omega, whose start follows from the depth.
+    """Post-norm that multiplies the stream by omega, whose start follows from the depth.
 
     Attributes:
-        omega: by branch, (C,).
+        omega: per branch, (C,).
     """
 
     norms = (SUM,)

@@ -2,10 +2,11 @@
 
 Source: Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep
 Transformers", Findings of ACL 2023, arXiv 2206.00330. The attentions are as under ``post``. The
-last branch, the feed-forward network, also gets the input of the layer, which no norm of the layer
-has touched: norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
-(takase/b2t_connection, transformer_layer.py) was, and agrees. With the connection it always divides
-the initial weights of every linear map of a layer by the root of the number of layers of the stack.
+last branch, the feed-forward network, also adds the input of the layer, before any norm of the
+layer: norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
+(takase/b2t_connection, transformer_layer.py) was read, and agrees. With the connection, it always
+divides the initial weights of every linear map of a layer by the root of the number of layers of
+the stack.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class BottomToTop(Placement):
-    """Post-norm; x_layer, the input of the layer, joins the stream again before its last norm."""
+    """Post-norm; x_layer, the input of the layer, is added again before the layer's last norm."""
 
     norms = (SUM,)
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """fairseq's own, divided by sqrt(L), L the number of layers of the stack; biases stay."""
+        """Divide fairseq's initial weights by sqrt(L), with L layers in the stack; keep biases."""
         for module in layer.modules():
             if isinstance(module, nn.Linear):
                 module.weight.data.mul_(place.layers ** (-1 / 2))
@@ -41,5 +42,5 @@ class BottomToTop(Placement):
         return self.x_layer + x + fx if branch == "ffn" else x + fx
 
     def end(self, x: Tensor) -> Tensor:
-        del self.x_layer  # a model that holds a tensor with a history cannot be copied
+        del self.x_layer  # a module that holds a tensor with a graph cannot be copied
         return x

@@ -1,4 +1,4 @@
-"""What a placement is: how the branches of a layer join its residual stream.
+"""The base class of placements: how the branches of a layer join its residual stream.
 
 A branch f is an attention or a feed-forward network without its norms. It ends in a linear map:
 f(y) = W h(y), where h(y) are the heads of an attention, side by side, or the activations of a
@@ -9,15 +9,15 @@ feed-forward network. With x the stream before the branch, every placement compu
     fx = norm_output(W norm_inner(inside(h(y))))
     x' = norm_sum(join(x, fx))
 
-and says which of these norms exist (``norms``) and how the branch joins the stream (``join``,
+and defines which of these norms exist (``norms``) and how the branch joins the stream (``join``,
 x + f by default). In an attention there may also be norms of the queries, the keys and the values.
-``read`` gives the stream and the input of the branch, both x by default; ``enter`` and ``inside``
-change nothing by default. ``begin`` and ``end`` see the stream before the first branch of a layer
-and after its last one; ``before_final_norm`` and ``after_final_norm`` see it around the norm after
-the stack.
+``read`` returns the stream and the input of the branch, both x by default; ``enter`` and ``inside``
+change nothing by default. ``begin`` and ``end`` receive the stream before the first branch of a
+layer and after its last one; ``before_final_norm`` and ``after_final_norm`` receive it around the
+norm after the stack.
 
-A placement with several ``streams`` has the others in ``others``, where ``read`` and ``join`` may
-set them. It may name norms of its own among ``norms`` and ``final_norms``, and call them.
+A placement with several ``streams`` keeps the others in ``others``, which ``read`` and ``join`` may
+set. It may name norms of its own among ``norms`` and ``final_norms``, and call them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from torch import Tensor, nn
 STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
 """The slots of a norm in a branch."""
 IN_ATTENTION = ("query", "key", "value")
-"""The slots within an attention, whose queries, keys and values are normalized."""
+"""The slots of a norm in an attention, for its queries, keys and values."""
 FINAL = "final"
 """The slot of the norm after a stack."""
 BRANCHES = ("self", "cross", "ffn")
-"""The branches that a layer can have, in their order."""
+"""The branches that a layer can have, in order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
 NOT_ONLY_INTO_MAPS = "its output does not go into linear maps alone"
 
 PLACEMENTS: dict[str, type[Placement]] = {}
-"""Every placement by the word of ``--norm-placement``, in the order of registration."""
+"""Every placement by its name for ``--norm-placement``, in the order of registration."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class LayerPlace:
 
     Attributes:
         side: ``encoder`` or ``decoder``.
-        index: l, its number in the stack, from 1.
+        index: l, the number of the layer in its stack, from 1.
         encoder_layers: N; 0 in a model without an encoder.
         decoder_layers: M; 0 in a model without a decoder.
         dim: C, the channels of the residual stream.
-        branches: those of :data:`BRANCHES` that the layer has, in their order.
-        heads: those of each attention.
+        branches: those of :data:`BRANCHES` that the layer has, in order.
+        heads: number of heads of each attention.
     """
 
     side: str
@@ -73,30 +73,30 @@ class LayerPlace:
 
     @property
     def branches_of_stack(self) -> int:
-        """The number of branches of the stack."""
+        """The number of branches of the stack, over all its layers."""
         return self.layers * len(self.branches)
 
 
 class Placement(nn.Module):
-    """A placement in one layer. Parameters of a subclass are trained and saved with the layer.
+    """A placement in one layer. The parameters of a subclass are trained and saved with the layer.
 
     Attributes:
         equation, paper, paper_read: set by :func:`register_placement`.
         norms: the slots at which each branch of a layer has a norm; a placement whose branches
             differ overrides :meth:`norms_of`. Any other word is a norm of the placement's own,
             which it calls by ``self.norm(branch, word, x)``.
-        streams: how many residual streams a layer hands to the next; all start as the embeddings.
-        others: those beside the first, (T, B, C) each, within a layer.
-        norm: computes a norm of a branch, from branch, slot and x, (T, B, C).
-        final_norm: whether a norm stands after the stack.
-        final_norms: words for other norms there, which :meth:`before_final_norm` gets.
-        embedding_norm: whether a norm of the embeddings stands before it, without
-            ``--layernorm-embedding`` too.
-        needs_bounded_norms: why no norm of the placement may be one whose output grows with its
-            input without bound; empty: it may.
-        norm_before_dropout: whether dropout comes after the norm at OUTPUT of a branch, not before.
-        normalize_before: the value of fairseq's flag of that name that asks for this placement;
-            None where stock fairseq does not have it.
+        streams: number of residual streams between layers; all start as the embeddings.
+        others: the streams other than the first, (T, B, C) each, within a layer.
+        norm: applies a norm of a branch, given the branch, the slot and x, (T, B, C).
+        final_norm: whether the stack ends with a norm.
+        final_norms: names of further norms after the stack, for :meth:`before_final_norm`.
+        embedding_norm: whether a norm of the embeddings precedes the stack, even without
+            ``--layernorm-embedding``.
+        needs_bounded_norms: why the norms of the placement must not be ones whose output grows
+            with the input without bound; empty: they may be.
+        norm_before_dropout: whether dropout follows the norm at OUTPUT of a branch, or precedes it.
+        normalize_before: the value of fairseq's flag of that name that selects this placement;
+            None if stock fairseq does not have it.
     """
 
     equation: ClassVar[str]
@@ -120,66 +120,66 @@ class Placement(nn.Module):
 
     @classmethod
     def at(cls, place: LayerPlace) -> type[Placement]:
-        """The placement of the layer at ``place``, for one that differs between layers."""
+        """Return the placement of the layer at ``place``; override it if layers differ."""
         return cls
 
     @classmethod
     def norms_of(cls, branch: str) -> tuple[str, ...]:
-        """The slots at which ``branch`` has a norm."""
+        """Return the slots at which ``branch`` has a norm."""
         return cls.norms
 
     def follow(self, below: Placement) -> None:
-        """Called once, when the stack is built, with the placement of the layer below."""
+        """Receive the placement of the layer below; called once, when the stack is built."""
         return
 
     def needs_whole_stack(self) -> bool:
-        """Whether LayerDrop must leave out no layer of the next training forward."""
+        """Return whether LayerDrop must not drop any layer in the next training forward."""
         return False
 
     def begin(self, x: Tensor) -> Tensor:
-        """The stream before the first branch of the layer, (T, B, C), from its input x."""
+        """Return the stream before the first branch, (T, B, C), from the input x of the layer."""
         x, *self.others = split_streams(x, self.place.dim, self.streams)
         return x
 
     def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
-        """The stream that the branch joins, and the branch's input before its norm at INPUT.
+        """Return the stream that the branch joins, and the branch's input before its norm at INPUT.
 
-        Both are x, (T, B, C), or come from it. A norm at STREAM stands before this.
+        Both are x, (T, B, C), by default. x comes after the norm at STREAM, if there is one.
         """
         return x, x
 
     def enter(self, y: Tensor, branch: str) -> Tensor:
-        """The input of a branch, from the output y of its norm at INPUT, (T, B, C).
+        """Return the input of a branch, from the output y of its norm at INPUT, (T, B, C).
 
-        It multiplies each channel by a constant; folding a norm counts on that.
+        It may only multiply each channel by a constant, because folding a norm relies on that.
         """
         return y
 
     def inside(self, h: Tensor, branch: str) -> Tensor:
-        """The input of the last map of a branch, from h(y), (T, B, C) or (T, B, FFN).
+        """Return the input of the last map of a branch, from h(y), (T, B, C) or (T, B, FFN).
 
-        Where there is a norm at INNER, it comes after this.
+        If there is a norm at INNER, it follows.
         """
         return h
 
     def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        """The stream x and the output of a branch, both (T, B, C), to the new stream."""
+        """Return the new stream from the stream x and the output fx of a branch, all (T, B, C)."""
         return x + fx
 
     def end(self, x: Tensor) -> Tensor:
-        """The output of the layer, from the stream after its last branch, (T, B, C).
+        """Return the output of the layer, from the stream after its last branch, (T, B, C).
 
-        Streams are side by side in it, (T, B, streams C), so that what repeats the forward of a
-        layer, as ``--checkpoint-activations`` does, has the gradients of all.
+        Several streams are concatenated, (T, B, streams C), so that whatever recomputes the forward
+        of a layer, as ``--checkpoint-activations`` does, gets the gradients of all of them.
         """
         if self.streams > 1:
             x = torch.cat([x, *self.others], dim=-1)
-            self.others = []  # a model that holds a tensor with a history cannot be copied
+            self.others = []  # a module that holds a tensor with a graph cannot be copied
         return x
 
     @classmethod
     def acts_at_final_norm(cls) -> bool:
-        """Whether the two methods below are called: for several streams, or for one of its own."""
+        """Return whether the two methods below are used: with several streams, or if overridden."""
         own = overrides(cls, "before_final_norm") or overrides(cls, "after_final_norm")
         return cls.streams > 1 or own
 
@@ -187,52 +187,52 @@ class Placement(nn.Module):
     def before_final_norm(
         streams: Sequence[Tensor], norm: Callable[[str, Tensor], Tensor]
     ) -> Tensor:
-        """The input of the final norm from the streams after the last layer, (T, B, C) each.
+        """Return the input of the final norm from the streams after the last layer, (T, B, C) each.
 
         Args:
-            norm: computes one of ``final_norms``.
+            norm: applies one of ``final_norms``, given its name and x.
         """
         return streams[0]
 
     @staticmethod
     def after_final_norm(streams: Sequence[Tensor], y: Tensor) -> Tensor:
-        """The output of the stack from these streams and the output y of the final norm."""
+        """Return the output of the stack from its streams and the output y of the final norm."""
         return y
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Draw the weights of a layer that fairseq has built as this placement wants them.
+        """Initialize the weights of a layer that fairseq has built as this placement requires.
 
-        A placement that overrides it makes its name a word of ``--norm-init``, and its default.
+        Overriding it adds the placement's name to the values of ``--norm-init``, as its default.
         """
 
     @classmethod
     def refuses(cls, initialization: str) -> str:
-        """Why this placement cannot train from a word of ``--norm-init``; empty: it can."""
+        """Return why this placement cannot train with this ``--norm-init``; empty: it can."""
         return ""
 
     @classmethod
     def reason_not_foldable(cls, slot: str) -> str:
-        """Why a norm at ``slot`` cannot be folded into linear maps; empty: it can.
+        """Return why a norm at ``slot`` cannot be folded into linear maps; empty: it can.
 
         The output of a norm on the input of a branch, before the last map of a branch, or after
-        the stack goes into linear maps only; the input of one on the output of a branch comes from
-        the last map.
+        the stack goes into linear maps only; the input of a norm on the output of a branch comes
+        from the branch's last map.
         """
         if slot == FINAL and cls.acts_at_final_norm():
-            return "the placement changes what goes in or comes out"
+            return "the placement changes its input or its output"
         if slot in (INPUT, INNER, OUTPUT, FINAL):
             return ""
         return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS
 
 
 def split_streams(x: Tensor, dim: int, streams: int) -> tuple[Tensor, ...]:
-    """The residual streams in the output x of a layer, or in the embeddings, (T, B, dim) each."""
+    """Split the output x of a layer, or the embeddings, into residual streams, (T, B, dim) each."""
     return x.chunk(streams, dim=-1) if x.size(-1) > dim else (x,) * streams
 
 
 def overrides(cls: type[Placement], method: str) -> bool:
-    """Whether ``cls`` defines a method of :class:`Placement` anew."""
+    """Return whether ``cls`` overrides a method of :class:`Placement`."""
     return getattr(cls, method) is not getattr(Placement, method)
 
 
@@ -245,11 +245,11 @@ def register_placement(
     """Class decorator: make a :class:`Placement` known as ``--norm-placement name``.
 
     Args:
-        name: the word of the flag.
+        name: the value of the flag.
         equation: one line; f is a branch without norms, x its input.
-        paper: authors, year and place.
-        paper_read: False where the paper itself could not be read; the placement's file says what
-            it follows instead.
+        paper: authors, year and section.
+        paper_read: False if the paper itself could not be read; the placement's file says what it
+            follows instead.
 
     Raises:
         ValueError: the name is taken, or a placement that acts at the final norm has none.
@@ -262,8 +262,8 @@ def register_placement(
             )
         if cls.acts_at_final_norm() and not cls.final_norm:
             raise ValueError(
-                f"placement {name!r} has no norm after the stack, but several streams, "
-                "before_final_norm or after_final_norm, which act at that norm: set "
+                f"placement {name!r} has final_norm = False, but several streams, "
+                "before_final_norm or after_final_norm, which need a norm after the stack; set "
                 "final_norm = True"
             )
         cls.equation, cls.paper, cls.paper_read = equation, paper, paper_read
@@ -274,7 +274,7 @@ def register_placement(
 
 
 def placement_class(name: str) -> type[Placement]:
-    """The placement ``name``; raises ValueError listing all if unknown."""
+    """Return the placement ``name``; raise ValueError listing all names if it is unknown."""
     if name not in PLACEMENTS:
         raise ValueError(f"norm_placement is {name!r}; choose from {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]

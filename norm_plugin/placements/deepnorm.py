@@ -11,10 +11,10 @@ beta is the gain of Xavier initialization (normal) of W_V, W_O and both matrices
 network; that of W_Q and W_K is 1. Biases stay fairseq's.
 
 The paper's text was not read for this file; its constants are quoted from notes. The authors' code
-(microsoft/torchscale, encoder.py and decoder.py) was read. It differs from these constants: the
-encoder has 1.15 where the paper has 0.87; what it multiplies are the weights that torch draws for a
-linear map, since its layers do not call the Xavier initialization that their attention defines; and
-it multiplies the biases too. Here the paper is followed.
+(microsoft/torchscale, encoder.py and decoder.py) was read. It differs from these constants in three
+points: the encoder has 1.15 where the paper has 0.87; the weights that it multiplies are those that
+torch draws for a linear map, since its layers do not call the Xavier initialization that their
+attention defines; and it also multiplies the biases. This file follows the paper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from norm_plugin.placements.xavier import xavier_with_gain
 
 
 def alpha_beta(place: LayerPlace) -> tuple[float, float]:
-    """The weight of the stream, and the gain of the initial weights."""
+    """Return alpha, the weight of the stream, and beta, the gain of the initial weights."""
     n, m = place.encoder_layers, place.decoder_layers
     if not (n and m):
         return (2 * place.layers) ** (1 / 4), (8 * place.layers) ** (-1 / 4)
@@ -39,7 +39,7 @@ def alpha_beta(place: LayerPlace) -> tuple[float, float]:
     "deepnorm", equation="norm(alpha x + f(x))", paper="Wang et al. 2022, DeepNet", paper_read=False
 )
 class DeepNorm(Placement):
-    """Post-norm that weighs the stream by alpha, which grows with the number of layers."""
+    """Post-norm that multiplies the stream by alpha, which grows with the number of layers."""
 
     norms = (SUM,)
 
@@ -49,6 +49,6 @@ class DeepNorm(Placement):
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Xavier normal; W_V, W_O, W_1 and W_2 have gain beta, which falls with the depth."""
+        """Draw Xavier normal weights; those of W_V, W_O, W_1 and W_2 have gain beta."""
         _, beta = alpha_beta(place)
         xavier_with_gain(layer, place, beta)

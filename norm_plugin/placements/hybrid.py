@@ -3,15 +3,16 @@
     attention   x + A(x),  A with a norm on the queries, the keys and the values of each head
     FFN         y + f(y),  y = norm(x)
 
-and a norm after the stack. The starred form takes the inputs of the first layer's branches through
-norms, as ``pre`` does: x + A(norm(x)) and x + f(norm(x)), with the norms in the attention as above.
+and a norm after the stack. The starred form also normalizes the inputs of the first layer's
+branches, as ``pre`` does: x + A(norm(x)) and x + f(norm(x)), with the norms in the attention as
+above.
 
 Source: Zhuo et al. 2025, arXiv 2503.04598. The paper was not read for this file. The README and the
 configuration of the authors' release (BryceZhuo/HybridNorm) were: use_query_norm, use_key_norm,
 use_value_norm and ffn_norm are on, attn_norm is off, ffn_residual_after_norm is on; the starred
-form switches attn_norm on and ffn_residual off in layer 0. Its model code was not to be had. The
+form switches attn_norm on and ffn_residual off in layer 0. Its model code was not available. The
 paper has no attention over an encoder; that is treated here as the self-attention is. The initial
-weights of the release are those of its model (OLMo 2) and not part of this.
+weights of the release are those of its model (OLMo 2), and are not part of this placement.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from norm_plugin.placements.base import (
     paper_read=False,
 )
 class Hybrid(Placement):
-    """Norms inside the attentions, and one on the stream before each feed-forward network."""
+    """Norms inside the attentions, and a norm of the stream before each feed-forward network."""
 
     final_norm = True
 

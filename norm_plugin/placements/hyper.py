@@ -1,4 +1,4 @@
-"""Hyper-connections: n streams, which learned weights mix before and after each branch.
+"""Hyper-connections: n streams, mixed by learned weights before and after each branch.
 
 With the streams h_1, ..., h_n, all the embeddings at the start,
 
@@ -7,7 +7,7 @@ With the streams h_1, ..., h_n, all the embeddings at the start,
 
 and the stack returns norm(h_1 + ... + h_n). alpha and beta are learned for each branch. At the
 start, branch k of the stack, from 0, reads stream k mod n: alpha_i0 = 1 for that i, else 0;
-alpha_ij = 1 for i = j, else 0; and beta = 1. So all streams begin as that of ``pre``. In the
+alpha_ij = 1 for i = j, else 0; and beta = 1. So at first all streams equal that of ``pre``. In the
 dynamic form the weights of a position depend on its streams:
 
     alpha_ij + s tanh(norm(h_i) . w_j),    beta_i + s' tanh(norm(h_i) . w')
@@ -15,8 +15,8 @@ dynamic form the weights of a position depend on its streams:
 with learned w, from 0, and s, from 0.01. The norm is one of the placement's own. n = 4.
 
 Source: Zhu et al. 2024, arXiv 2409.19606 (Algorithm 2). The paper was not read for this file: the
-equations are what is generally said of it, and the start values those of other people's code. An
-attention over an encoder is treated here as the other branches are.
+equations come from secondary sources, and the initial values from third-party code. An attention
+over an encoder is treated here as the other branches are.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class HyperConnections(Placement):
     """Pre-norm on four streams, with learned weights between them.
 
     Attributes:
-        alpha: by branch, (n, 1 + n).
-        beta: by branch, (n,).
+        alpha: per branch, (n, 1 + n).
+        beta: per branch, (n,).
     """
 
     norms: ClassVar[tuple[str, ...]] = (INPUT,)
@@ -59,7 +59,7 @@ class HyperConnections(Placement):
             self.beta[branch] = nn.Parameter(torch.ones(self.streams))
 
     def weights(self, streams: Tensor, branch: str) -> tuple[Tensor, Tensor]:
-        """alpha, (..., n, 1 + n), and beta, (..., n), from the streams, (T, B, n, C)."""
+        """Return alpha, (..., n, 1 + n), and beta, (..., n), given the streams, (T, B, n, C)."""
         return self.alpha[branch], self.beta[branch]
 
     def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ class HyperConnections(Placement):
 
     def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
         weights = self.depth.split(1, dim=-1)
-        del self.depth  # a model that holds a tensor with a history cannot be copied
+        del self.depth  # a module that holds a tensor with a graph cannot be copied
         x, *self.others = (h + beta * fx for h, beta in zip([x, *self.others], weights))
         return x
 
@@ -91,8 +91,8 @@ class DynamicHyperConnections(HyperConnections):
     """``hyper`` with weights that depend on the streams of a position.
 
     Attributes:
-        mix: by branch, the w of alpha and then that of beta, (C, n + 2).
-        scale: by branch, the s of alpha and that of beta, (2,).
+        mix: per branch, the w of alpha and then that of beta, (C, n + 2).
+        scale: per branch, the s of alpha and that of beta, (2,).
     """
 
     norms = (INPUT, "streams")

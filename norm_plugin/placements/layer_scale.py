@@ -1,10 +1,10 @@
 """LayerScale: x + lambda * f(norm(x)), and a norm after the stack.
 
-lambda is a learned vector a branch. All of its channels start at one small number, which depends on
-the L layers of the stack: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 above. Source: Touvron et
-al. 2021, "Going deeper with Image Transformers" (CaiT), arXiv 2103.17239. The paper was not read
-for this file; equation and start values are quoted from notes. CaiT is an encoder of images; the
-attention of a decoder over its encoder is treated here as the other branches are.
+lambda is a learned vector per branch. All of its channels start at one small number, which depends
+on the number of layers of the stack: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 above. Source:
+Touvron et al. 2021, "Going deeper with Image Transformers" (CaiT), arXiv 2103.17239. The paper was
+not read for this file; equation and initial values are quoted from notes. CaiT is an encoder of
+images; the attention of a decoder over its encoder is treated here as the other branches are.
 
 It is not ``--norm-layer-scale-groups`` of PowerNorm, which scales the input of a norm.
 """
@@ -18,7 +18,7 @@ from norm_plugin.placements.base import INPUT, LayerPlace, Placement, register_p
 
 
 def start_of_scale(layers: int) -> float:
-    """The value of lambda at the start, by the number of layers."""
+    """Return the initial value of lambda for a stack of ``layers`` layers."""
     if layers <= 18:
         return 0.1
     return 1e-5 if layers <= 24 else 1e-6
@@ -31,10 +31,10 @@ def start_of_scale(layers: int) -> float:
     paper_read=False,
 )
 class LayerScale(Placement):
-    """Pre-norm that weighs each channel of each branch by a learned number.
+    """Pre-norm that multiplies each channel of each branch by a learned number.
 
     Attributes:
-        scale: lambda, by branch, (C,).
+        scale: lambda, per branch, (C,).
     """
 
     norms = (INPUT,)

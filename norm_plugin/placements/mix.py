@@ -1,8 +1,8 @@
 """Mix-LN: the first quarter of the layers post-norm, the others pre-norm, and a norm after them.
 
-Source: Li et al. 2024, arXiv 2412.13795: post-norm in the first floor(a L) of L layers,
-with a = 0.25. The paper was not read for this file. A stack of fewer than four layers would have no
-post-norm layer by that formula, and be ``pre``; here its first layer is post-norm.
+Source: Li et al. 2024, arXiv 2412.13795: post-norm in the first floor(a L) of L layers, with
+a = 0.25. The paper was not read for this file. By that formula a stack of fewer than four layers
+would have no post-norm layer, and equal ``pre``; here its first layer is post-norm.
 """
 
 from __future__ import annotations

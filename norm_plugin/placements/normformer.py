@@ -35,10 +35,10 @@ from norm_plugin.placements.base import (
     paper_read=False,
 )
 class NormFormer(Placement):
-    """Pre-norm with two more norms a layer and a learned scale for each head.
+    """Pre-norm with two more norms per layer and a learned scale per head.
 
     Attributes:
-        head_scale: s, by attention, (heads,).
+        head_scale: s, per attention, (heads,).
     """
 
     final_norm = True
@@ -72,7 +72,7 @@ class NormFormer(Placement):
     paper_read=False,
 )
 class NormFormerResScale(NormFormer):
-    """``normformer`` with a learned scale of the stream where the FFN joins it.
+    """``normformer`` with a learned scale of the stream that the FFN joins.
 
     Attributes:
         res_scale: r, (C,).

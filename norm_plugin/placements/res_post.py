@@ -2,8 +2,8 @@
 
 Sources: Swin Transformer V2 (Liu et al. 2021, arXiv 2111.09883), and OLMo 2 (2024, arXiv
 2501.00656). Neither paper was read for this file. Both models have a norm after their last layer.
-Dropout stands as in Swin V2, norm(dropout(f(x))); OLMo's code has x + dropout(norm(f(x))). Swin V2
-starts the gains of these norms from 0; here, as in OLMo 2, a norm starts as it does everywhere.
+Dropout is placed as in Swin V2, norm(dropout(f(x))); OLMo's code has x + dropout(norm(f(x))). Swin
+V2 starts the gains of these norms at 0; here, as in OLMo 2, they start at the norm's default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from norm_plugin.placements.base import OUTPUT, Placement, register_placement
     paper_read=False,
 )
 class ResPost(Placement):
-    """A norm on the output of each branch. The branch itself sees the stream as it is."""
+    """A norm on the output of each branch; the input of the branch is the unnormalized stream."""
 
     norms = (OUTPUT,)
     final_norm = True

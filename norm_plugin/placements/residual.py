@@ -4,12 +4,12 @@
     d' = d + f(x)
     the stack returns x_L + norm(d_L)
 
-Source: Xie et al. 2023, arXiv 2304.14802. Both streams start from the embeddings. The
-paper was not read for this file; the authors' code (microsoft/ResiDual) was, and agrees. It can
-weigh the streams by constants, which are 1 by default, and its final norm has an eps of 1e-7; here
-each norm has its own eps everywhere.
+Source: Xie et al. 2023, arXiv 2304.14802. Both streams start from the embeddings. The paper was not
+read for this file; the authors' code (microsoft/ResiDual) was read, and agrees. It can weight the
+streams by constants, which are 1 by default, and its final norm has an eps of 1e-7; here every norm
+has its own eps.
 
-The hidden states of layers that fairseq returns beside the output have both streams side by side.
+The hidden states of layers that fairseq returns with the output contain both streams, concatenated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from norm_plugin.placements.base import SUM, Placement, register_placement
     paper_read=False,
 )
 class ResiDual(Placement):
-    """Post-norm, and a second stream d that collects the branches without any norm."""
+    """Post-norm, and a second stream d that sums the branches without any norm."""
 
     norms = (SUM,)
     streams = 2

@@ -2,7 +2,7 @@
 
 Source: Bachlechner et al. 2020, arXiv 2003.04887, and the authors' code (majumderb/rezero,
 rztx.py), which was read: the branches of a layer share one a. The paper's text was not read.
-Since a = 0 at the start, the first update moves a alone and leaves every branch as it is.
+Since a = 0 at the start, the first update changes only a and leaves every branch unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from norm_plugin.placements.base import LayerPlace, Placement, register_placemen
     paper_read=False,
 )
 class ReZero(Placement):
-    """No norm, and one learned number a layer.
+    """No norm, and one learned number per layer.
 
     Attributes:
         a: the weight of every branch of the layer, (1,).
@@ -34,7 +34,7 @@ class ReZero(Placement):
     def refuses(cls, initialization: str) -> str:
         if initialization == "fixup":
             return (
-                "every branch starts as 0 and so does its weight a, so neither ever has a gradient"
+                "every branch and its weight a start at 0, so neither ever has a nonzero gradient"
             )
         return ""
 

@@ -1,8 +1,8 @@
 """ReZero's gate on a pre-norm branch: x + a f(norm(x)), a learned and 0 at the start.
 
-It tells apart what ReZero changes: the gate, or the missing norms. The gate is that of ReZero
+It separates the two changes of ReZero: the gate, and the missing norms. The gate is that of ReZero
 (Bachlechner et al. 2020, arXiv 2003.04887), one number per layer; the branch is that of pre-norm,
-with the norm after the stack. The same gate, one number per branch, is SkipInit (De and Smith 2020,
+with the norm after the stack. A gate with one number per branch is SkipInit (De and Smith 2020,
 arXiv 2002.10444), whose branches have no norm. None of these texts was read for this file.
 """
 

@@ -5,12 +5,12 @@
     x' = x + z / sqrt(2 l),    y' = y + z
 
 Both streams start from the embeddings, l is the number of the layer from 1, and the stack returns
-norm(norm_1(x) + norm_2(y)). Every norm is another one.
+norm(norm_1(x) + norm_2(y)). No two of these norms share parameters.
 
-Source: Li et al. 2026, arXiv 2602.08064. The paper was not read for this file; the authors' code
-(Qwen-Applications/SiameseNorm, deit-model-siamesenorm.py) was, and is what is followed. Its layers
-have two branches; an attention over an encoder is treated here as the others are. Its form
-"hybrid-pre", which leaves norm_x of the attention out, is not here.
+Source: Li et al. 2026, arXiv 2602.08064. The paper was not read for this file, which follows the
+authors' code (Qwen-Applications/SiameseNorm, deit-model-siamesenorm.py). Its layers have two
+branches; an attention over an encoder is treated here as the others are. Its form "hybrid-pre",
+which leaves norm_x of the attention out, is not implemented.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OTHER = "other"  # norm_y
     paper_read=False,
 )
 class Siamese(Placement):
-    """A normalized and a plain stream, which each branch reads together and adds to."""
+    """A normalized and a plain stream; each branch reads their sum and is added to both."""
 
     norms = (STREAM, OTHER, INPUT)
     streams = 2

@@ -1,16 +1,16 @@
-"""SpanNorm: post-norm whose feed-forward network joins the input of the layer.
+"""SpanNorm: post-norm whose feed-forward network is added to the input of the layer.
 
     attention   y = norm(x + f(x))
     FFN         x' = norm(x_layer + f(y)),  x_layer the input of the layer
 
-The first attention of a stack reads its input through a norm, which its skip connection leaves out.
+The first attention of a stack reads its input through a norm, which its skip connection bypasses.
 There is no norm after the stack.
 
 Source: Wang et al. 2026, "SpanNorm: Reconciling Training Stability and Performance in Deep
-Transformers", arXiv 2601.22580. The paper was not read for this file: the equations are those of an
-implementation by others, which cites Equations 5 to 8, and agree with the abstract. What the paper
-says of initial weights is not known. It has no attention over an encoder; that is treated here as
-the self-attention is.
+Transformers", arXiv 2601.22580. The paper was not read for this file: the equations are those of a
+third-party implementation, which cites Equations 5 to 8, and agree with the abstract. The paper's
+initial weights are not known. It has no attention over an encoder; that is treated here as the
+self-attention is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Span(Placement):
         return (self.x_layer if branch == "ffn" else x) + fx
 
     def end(self, x: Tensor) -> Tensor:
-        del self.x_layer  # a model that holds a tensor with a history cannot be copied
+        del self.x_layer  # a module that holds a tensor with a graph cannot be copied
         return x
 
 

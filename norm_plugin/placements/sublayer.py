@@ -11,11 +11,11 @@ matrices of the feed-forward network is
     decoder          sqrt(log(3 M))
     one stack of L   sqrt(log(2 L))
 
-and that of W_Q and W_K is 1. Biases stay fairseq's. The paper's text was not read for this file;
-the formulas are quoted from notes. The authors' code (microsoft/torchscale, encoder.py and
-decoder.py) was read. It has the same gains, but what it multiplies by them are the weights and
-biases that torch draws for a linear map. Its attention over the encoder has neither an inner norm
-nor the gain. Here it has both.
+and that of W_Q and W_K is 1. Biases are initialized by fairseq. The paper's text was not read for
+this file; the formulas are quoted from notes. The authors' code (microsoft/torchscale, encoder.py
+and decoder.py) was read. It has the same gains, but multiplies by them the weights and biases that
+torch draws for a linear map. Its attention over the encoder has neither an inner norm nor the gain;
+here it has both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from norm_plugin.placements.xavier import xavier_with_gain
 
 
 def gain(place: LayerPlace) -> float:
-    """The gain of the initial weights of W_V, W_O and the feed-forward network."""
+    """Return the gain of the initial weights of W_V, W_O and the feed-forward network."""
     n, m = place.encoder_layers, place.decoder_layers
     if not (n and m):
         return sqrt(log(2 * place.layers))
@@ -52,5 +52,5 @@ class Sublayer(Placement):
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Xavier normal; W_V, W_O, W_1 and W_2 have a gain that grows with the depth."""
+        """Draw Xavier normal weights; those of W_V, W_O, W_1 and W_2 have :func:`gain`."""
         xavier_with_gain(layer, place, gain(place))

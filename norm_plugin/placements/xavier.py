@@ -1,6 +1,6 @@
-"""Xavier initialization with a gain for the maps that carry values, as DeepNet and Magneto have it.
+"""Xavier initialization with a gain for the maps that carry values, as in DeepNet and Magneto.
 
-The module registers no placement; ``deepnorm`` and ``sublayer`` share it.
+The module registers no placement; ``deepnorm`` and ``sublayer`` use it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 
 
 def xavier_with_gain(layer: nn.Module, place: LayerPlace, gain: float) -> None:
-    """Draw the linear maps of a layer: Xavier normal, ``gain`` for all but W_Q and W_K.
+    """Draw the weights of a layer's linear maps: Xavier normal, ``gain`` for all but W_Q and W_K.
 
     Args:
-        layer: a Transformer layer with the names of fairseq.
+        layer: a Transformer layer with fairseq's module names.
+        place: the position of the layer.
+        gain: the gain of all maps but W_Q and W_K, whose gain is 1.
     """
     gains = {"fc1": gain, "fc2": gain}
     for branch in place.branches:

@@ -87,9 +87,9 @@ def test_the_data_may_lie_elsewhere(save, tmp_path, data):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--norm-type=powernorm", "--norm-warmup-updates=2", PRE), "its layer-scale divides"),
+        (("--norm-type=powernorm", "--norm-warmup-updates=2", PRE), "its RMS pre-scaling divides"),
         ((*FLAGS, "--norm-placement=post"), "its output is the residual stream"),
-        (("--norm-type=layernorm", PRE), "computed from each input anew"),
+        (("--norm-type=layernorm", PRE), "computed from each input, in"),
         (("--norm-type=none", PRE), "it has no norms"),
         (("--arch=transformer",), "TransformerModel has no norms to fold"),
     ],

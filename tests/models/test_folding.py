@@ -16,7 +16,7 @@ from norm_plugin.norms.identity import Identity
 
 PRE = ("--norm-placement", "pre")
 STREAM = "its output is the residual stream, not only the input of linear maps"
-ANEW = "it is computed from each input anew, in inference too"
+ANEW = "it is computed from each input, in inference too"
 IN_LAYERS = ["encoder-self", "encoder-ffn", "decoder-self", "decoder-cross", "decoder-ffn"]
 FOLDABLE = [
     name
@@ -112,7 +112,7 @@ def test_only_what_folds_is_folded(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
-LAYER_SCALE = "its layer-scale divides each position by the position's own scale"
+LAYER_SCALE = "its RMS pre-scaling divides each position by the position's own RMS"
 NO_OFFSET = "has no bias to take the offset"
 JOINT = "k_proj and v_proj take the encoder's output and the decoder's alike"
 MABN = ("--norm-type", "mabn", "--norm-type-decoder", "mabn", "--norm-warmup-updates", "1")

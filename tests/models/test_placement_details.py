@@ -118,7 +118,7 @@ def test_what_folds_under_which_placement(build):
         ("encoder-self", "encoder-ffn", "encoder-final"), ""
     )
     assert set(reasons["sandwich"].values()) == {""}
-    assert reasons["residual"]["encoder-final"] == "the placement changes what goes in or comes out"
+    assert reasons["residual"]["encoder-final"] == "the placement changes its input or its output"
 
 
 def test_the_sides_can_have_placements_of_their_own(build, build_yaml):

@@ -95,7 +95,7 @@ def test_a_forward_too_long_ago_is_refused(ragged):
     y = checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
     for seed in range(1, 20):
         norm(*ragged(seed))
-    with pytest.raises(RuntimeError, match="its input is none of the last 16 forwards'"):
+    with pytest.raises(RuntimeError, match="its input is none of the last 16 that are stored"):
         y.sum().backward()
 
 
@@ -174,7 +174,7 @@ def damaged(norm):
             yield name, float("inf"), "NaN or infinite"
     yield from ((name, -1.0, "below 0") for name in squares)
     yield "num_updates", -5, "below 0"
-    yield "num_updates", 2**60, "no training has more"
+    yield "num_updates", 2**60, "no training"
 
 
 @every_form

@@ -157,7 +157,7 @@ def test_a_module_on_meta_loads(name):
 
 def test_an_unbiased_deviation_needs_two_channels():
     build_norm("adanorm", 1)
-    with pytest.raises(ValueError, match="dim is 1; variant=released needs at least two"):
+    with pytest.raises(ValueError, match="dim is 1; variant=released needs two channels"):
         build_norm("adanorm", 1, variant="released")
 
 

@@ -223,7 +223,7 @@ def give_rows(worker, folder):
     gathered = gathered_rows(x, dim=1)
     assert gathered.tolist() == [[0, 1, 10, 11], [2, 3, 12, 13], [4, 5, 14, 15]]
     assert torch.equal(own_rows(gathered, dim=1), x)
-    with pytest.raises(ValueError, match="3 rows cannot be shared by 2 workers"):
+    with pytest.raises(ValueError, match="3 rows were gathered for 2 workers"):
         own_rows(gathered, dim=0)
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""The flags of the norms for a training script of one's own: ``--norm-type`` and every option."""
+"""Command-line flags for norms in any training script: ``--norm-type`` and every norm's options."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def add_norm_arguments(parser: argparse.ArgumentParser, default: str = "layernor
 def norm_options(
     args: argparse.Namespace, defaults: Mapping[str, Mapping[str, OptionValue]] | None = None
 ) -> dict[str, Any]:
-    """The options of the norm ``args.norm_type``, as :func:`build_norm` takes them.
+    """Return the options of norm ``args.norm_type``, as :func:`build_norm` takes them.
 
     Args:
-        args: of a parser that :func:`add_norm_arguments` has seen.
-        defaults: by norm, values of options that the command line does not give.
+        args: parsed by a parser that :func:`add_norm_arguments` extended.
+        defaults: by norm, the values of options that the command line does not give.
 
     Raises:
-        ValueError: an option that the norm does not have, or a value that is not allowed.
+        ValueError: the norm has no such option, or a value is not allowed.
     """
     flags = {name: getattr(args, f"norm_{name}") for name in declared_options()}
     given = {name: value for name, value in flags.items() if value is not None}

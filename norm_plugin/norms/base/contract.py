@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 
 FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
-"""From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
+"""Computes y from a norm, x (..., C) and the real positions; None where x is not supported."""
 
 
 class Norm(nn.Module):
@@ -25,19 +25,19 @@ class Norm(nn.Module):
         dim: size C of the last dimension.
 
     Attributes:
-        batch_statistics: True when the output at one position depends in training on other
-            positions. Such a norm leaves padding out, and stays out of decoders by default,
-            where it would let a position see its future.
+        batch_statistics: True when, in training, the output at one position depends on other
+            positions. Such a norm excludes padding, and is not used in decoders by default, where
+            a position would see its future.
         exact_gradient: False when the backward pass is by design not the derivative of the
             forward pass.
         bounded: False when the output of a training forward (in the warm-up, if there is one)
             grows with the input without bound.
-        fused: computes the same in fewer passes over memory where it can; None: there is no
-            such form. ``norm_plugin.kernels`` sets it.
+        fused: computes the same output in fewer passes over memory; None: the norm has no such
+            form. ``norm_plugin.kernels`` sets it.
         weight_offset: what is added to the parameter ``weight`` to give gamma.
         built_with: every declared option with its value, if ``build_norm`` built the norm.
         call: the number of the current call of this norm within the forward of its model, from 0;
-            None where nothing counts them. The hook of a padding mask does.
+            None if nothing counts the calls. The hook of a padding mask counts them.
     """
 
     batch_statistics: ClassVar[bool] = False
@@ -59,21 +59,20 @@ class Norm(nn.Module):
     ) -> Tensor:
         """Normalize ``x``.
 
-        Half precision is computed in float32 from here to the last multiplication, and cast
-        back once, at the end.
+        Half precision is converted to float32 first; the result is cast back once, at the end.
 
         Args:
             x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).
             padding_mask: bool, True at padding: always (B, T) for a three-dimensional ``x``,
                 else the shape of ``x`` without its last dimension. None: no padding.
-            batch_first: a three-dimensional ``x`` is (B, T, C). It has to be said, because with
-                T = B the mask fits both ways.
+            batch_first: a three-dimensional ``x`` is (B, T, C). This cannot be inferred: with T = B
+                the mask fits both layouts.
 
         Returns:
-            Shape and dtype of ``x``.
+            (..., C), in the shape and dtype of ``x``.
 
         Raises:
-            ValueError: the last dimension is not C, or the mask does not fit ``x``.
+            ValueError: the last dimension of ``x`` is not C, or the mask does not fit ``x``.
         """
         if x.size(-1) != self.dim:
             raise ValueError(
@@ -95,33 +94,33 @@ class Norm(nn.Module):
             valid: bool (...), True at real positions; None: every position is real.
 
         Returns:
-            (..., C), the dtype of ``x``.
+            (..., C), in the dtype of ``x``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
 
     def inference_map(self) -> InferenceAffine:
-        """This norm in inference, as a fixed gain and offset for each channel.
+        """Return the gain and the offset per channel that this norm amounts to in inference.
 
         Raises:
-            CannotFold: it uses statistics of its input in inference too, as most norms do.
+            CannotFold: the norm uses statistics of its input in inference too, as most do.
         """
-        raise CannotFold("it is computed from each input anew, in inference too")
+        raise CannotFold("it is computed from each input, in inference too")
 
     @classmethod
     def transformer_options(
         cls, options: dict[str, Any], heads: int, after_encoder: bool
     ) -> dict[str, Any]:
-        """The options of this norm at one site of a Transformer, if other than given.
+        """Return the options for one site of a Transformer; a norm may override ``options``.
 
         Args:
-            options: those given.
-            heads: attention heads of the stack.
-            after_encoder: the site is the final norm of the encoder.
+            options: the options given by the user.
+            heads: number of attention heads of the stack.
+            after_encoder: whether the site is the final norm of the encoder.
         """
         return options
 
     def extra_repr(self) -> str:
-        """What ``print(model)`` shows between the brackets: the width and the options."""
+        """Return what ``print(model)`` shows in the parentheses: the width and the options."""
         return ", ".join([str(self.dim), *(f"{k}={v}" for k, v in self.built_with.items())])
 
 
@@ -134,12 +133,20 @@ class AffineNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def affine(self, x_hat: Tensor) -> Tensor:
-        """gamma * x_hat + beta, (..., C) to (..., C), in the dtype of ``x_hat``."""
+        """Return gamma * x_hat + beta, (..., C), in the dtype of ``x_hat``, (..., C)."""
         return x_hat * self.weight.to(x_hat.dtype) + self.bias.to(x_hat.dtype)
 
 
 def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) -> Tensor:
-    """The real positions of ``x``: bool, its shape without C, from fairseq's (B, T) mask."""
+    """Return a bool mask of the real positions of ``x``, without its last dimension.
+
+    Args:
+        x: (T, B, C), or (B, T, C) with ``batch_first``, or any (..., C).
+        padding_mask: True at padding; (B, T) for a three-dimensional ``x``.
+
+    Raises:
+        ValueError: the mask does not fit ``x``.
+    """
     time_first = x.dim() == 3 and not batch_first
     mask = padding_mask.t() if time_first and padding_mask.dim() == 2 else padding_mask
     if mask.shape != x.shape[:-1]:

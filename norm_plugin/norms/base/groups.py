@@ -1,9 +1,9 @@
 """Batch statistics over groups of tokens: a smaller batch for a norm than for the update.
 
-The real positions of a batch, sentence by sentence, are cut into groups of N tokens, and each group
-is normalized like a batch of its own, one after the other: with its own statistics, and with one
-step of the running statistics for each group. So does a run with ``--max-tokens N`` and as many
-batches an update (``--update-freq``), which is how the PowerNorm paper varies the batch of the
+The real positions of a batch, sentence by sentence, are cut into groups of N tokens. Each group is
+normalized as a batch of its own, one after the other: with its own statistics, and with one update
+of the running statistics per group. This corresponds to a run with ``--max-tokens N`` and as many
+batches per update (``--update-freq``), which is how the PowerNorm paper varies the batch of the
 statistics (Figure 5); here the sentences of a batch stay together, whatever N is.
 """
 
@@ -22,14 +22,14 @@ def forward_in_groups(
     tokens: int,
     at_padding: Tensor,
 ) -> Tensor:
-    """Normalize the real positions of ``x`` in groups.
+    """Normalize the real positions of ``x`` in groups, and return the result, (..., C).
 
     Args:
         forward: normalizes one group, (n, C).
-        x: (..., C), positions that belong together side by side.
-        valid: bool (...), True at real positions, of which there are some; None: all are real.
-        tokens: N. There are as many groups of about equal size as hold N tokens or more each, so
-            a batch of fewer than 2 N tokens is one group.
+        x: (..., C), with positions of one sentence next to each other.
+        valid: bool (...), True at real positions (at least one); None: all positions are real.
+        tokens: N. The batch is split into floor(n / N) groups of about equal size, at least one,
+            so a batch of fewer than 2 N tokens is one group.
         at_padding: (C,), the output at padding.
     """
     rows = x.flatten(0, -2) if valid is None else x[valid]

@@ -1,4 +1,4 @@
-"""A norm whose statistics are constants in inference: a gain and an offset for each channel."""
+"""The form of a norm whose statistics are constant in inference: a gain and offset per channel."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 class InferenceAffine(NamedTuple):
-    """y = gain * x + offset, channel by channel.
+    """y = gain * x + offset, per channel.
 
     Attributes:
-        gain, offset: (C,), float64, so that whatever is computed from them is rounded once.
+        gain, offset: (C,), in float64, so that values computed from them are rounded only once.
     """
 
     gain: Tensor
     offset: Tensor
 
 
-class CannotFold(ValueError):  # noqa: N818 -- an answer, not an error
-    """A norm cannot be folded into the layer after it; the message is the reason."""
+class CannotFold(ValueError):  # noqa: N818 -- an expected outcome, not an error
+    """Raised if a norm cannot be folded into the layer after it; the message is the reason."""

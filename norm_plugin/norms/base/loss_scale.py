@@ -1,10 +1,10 @@
-"""The factor that a loss is multiplied with before its backward pass, as mixed precision does.
+"""The factor by which mixed precision multiplies a loss before its backward pass.
 
 Every gradient of that pass has the factor. A norm that keeps statistics of gradients, or adds a
-penalty to the loss, has to know it. Outside fairseq, whose trainer reports it, it is seen where
-``torch.amp.GradScaler.scale`` multiplies the loss: what that method returns gets a hook, which
-notes the factor when the backward pass begins. So a loss that was not scaled has the factor 1,
-and a scale that changes between steps is the one that the loss was multiplied with.
+penalty to the loss, needs to know it. Under fairseq the trainer reports it. Elsewhere it is
+observed at ``torch.amp.GradScaler.scale``: a hook on the loss that this method returns records the
+factor when the backward pass begins. So the factor of a loss that was not scaled is 1, and if the
+scale changes between steps, the factor is the one that the loss was multiplied by.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ MARK = "seen_by_the_norms"
 
 
 class ScaledPass:
-    """A backward pass of a scaled loss. It is held by torch alone, which drops it with the pass.
+    """A backward pass of a scaled loss. Only torch references it, and drops it after the pass.
 
     Attributes:
-        factor: what the loss was multiplied with, ().
+        factor: (), the factor that the loss was multiplied by.
     """
 
     def __init__(self, factor: Tensor) -> None:
         self.factor = factor
 
     def __call__(self) -> None:
-        """Called by torch at the end of the pass, until which torch holds it."""
+        """Do nothing; torch calls this at the end of the pass and holds the object until then."""
 
 
 _PASSES: weakref.WeakValueDictionary[int, ScaledPass] = weakref.WeakValueDictionary()
-"""The backward passes that are running, by the number that torch gives each."""
+"""The running backward passes, by the id that torch gives each."""
 
 
 def observe_scalers() -> None:
-    """Let ``scale`` of every class of GradScaler mark the losses that it multiplies, once each."""
+    """Patch ``scale`` of GradScaler and its subclasses, once each, to mark the losses it scales."""
     for cls in _with_subclasses(GradScaler):
         scale = vars(cls).get("scale")
         if scale is not None and not hasattr(scale, MARK):
@@ -72,7 +72,7 @@ def _marking(scale: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _begin_pass(factor: Tensor, gradient: Tensor) -> None:
-    """A backward pass has reached a scaled loss. Of several losses in one pass the first counts."""
+    """Record that a backward pass reached a scaled loss. Of several losses the first one counts."""
     number = torch._C._current_graph_task_id()
     if number not in _PASSES:
         _PASSES[number] = running = ScaledPass(factor)
@@ -80,9 +80,9 @@ def _begin_pass(factor: Tensor, gradient: Tensor) -> None:
 
 
 def observed_loss_scale() -> Tensor | None:
-    """The factor, (), in the gradients of the backward pass that is running; None: none was seen.
+    """Return the factor, (), in the gradients of the running backward pass; None if not observed.
 
-    Activation checkpointing runs passes inside a pass. They have later numbers, and its factor.
+    Activation checkpointing runs passes inside a pass. They have higher ids and the same factor.
     """
     number = torch._C._current_graph_task_id()
     begun = [known for known in _PASSES if known <= number]
@@ -91,7 +91,7 @@ def observed_loss_scale() -> Tensor | None:
 
 
 def trains_in_float16(parameter: Tensor) -> bool:
-    """Whether a forward that runs now computes in float16, by ``parameter`` or by autocast."""
+    """Return whether the current forward computes in float16, by ``parameter`` or by autocast."""
     device = parameter.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device) == torch.float16

@@ -1,4 +1,4 @@
-"""Means over the real positions of a batch, and the update of their running statistics."""
+"""Means over the real positions of a batch, and the update of running statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from norm_plugin.norms.base.workers import sum_over_workers
 
 
 def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
-    """``x`` with 0 at padding, where no gradient passes. x: (..., C); valid: bool (...) or None."""
+    """Set ``x``, (..., C), to 0 at padding and block its gradient. valid: bool (...), or None."""
     # where, not a product: an infinity at a padded position must not become NaN
     return x if valid is None else torch.where(valid.unsqueeze(-1), x, x.new_zeros(()))
 
@@ -19,15 +19,15 @@ def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
 def masked_means(
     xs: Sequence[Tensor], valid: Tensor | None, sync: bool = False
 ) -> tuple[list[Tensor], Tensor]:
-    """Means over the real positions, (1/n) sum_V x, of tensors of one shape.
+    """Return the means over the real positions, (1/n) sum_V x, of tensors of equal shape.
 
     Args:
         xs: each (..., C).
         valid: bool (...), True at real positions; None: every position is real.
-        sync: let V be the real positions of all workers. One all-reduce serves all means.
+        sync: let V be the real positions of all workers, with a single all-reduce.
 
     Returns:
-        The means, each (C,), and n, (). Without a single real position the means are 0.
+        The means, each (C,), and n, (). Without any real position the means are 0.
     """
     sums = [zero_padding(x, valid).reshape(-1, x.size(-1)).sum(dim=0) for x in xs]
     rows = xs[0].numel() // max(xs[0].size(-1), 1)
@@ -40,24 +40,24 @@ def masked_means(
 
 
 def finite_or(value: Tensor, instead: Tensor) -> Tensor:
-    """``value``, or ``instead`` if any entry of it is NaN or infinite. Both of one shape.
+    """Return ``value``, or ``instead`` of the same shape if any entry of ``value`` is not finite.
 
-    A running statistic that is NaN once stays NaN. So an overflow of half precision, after which
-    a trainer only skips the update, would end the run.
+    A running statistic that is NaN once stays NaN. Without this check, an overflow in half
+    precision, after which a trainer only skips the update, would end the run.
     """
     return torch.where(is_finite(value), value, instead)
 
 
 def is_finite(value: Tensor) -> Tensor:
-    """Whether no entry of ``value`` is NaN or infinite, bool ()."""
-    return (0 * value).sum() == 0  # NaN for those two, in half the operations of isfinite().all()
+    """Return whether no entry of ``value`` is NaN or infinite, bool ()."""
+    return (0 * value).sum() == 0  # NaN if not; half the operations of isfinite().all()
 
 
 def update_running_average(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-    """buffer <- (1 - w) buffer + w value, in place.
+    """Update a running statistic, buffer <- (1 - w) buffer + w value, in place.
 
-    The buffer stays as it is if ``count``, the number of real positions, is 0, or if ``value`` is
-    not finite.
+    The buffer does not change if ``count``, the number of real positions, is 0, or if ``value``
+    is not finite.
     """
     value = value.detach().to(buffer.dtype)
     usable = is_finite(value) & (count > 0)
@@ -65,10 +65,10 @@ def update_running_average(buffer: Tensor, value: Tensor, weight: float, count: 
 
 
 RunningUpdate = Callable[[Tensor, Tensor, float, Tensor], None]
-"""The arguments and the effect of :func:`update_running_average`."""
+"""A function with the arguments and the effect of :func:`update_running_average`."""
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise ValueError unless ``value``, the share of a running form that stays, is in [0, 1)."""
+    """Raise ValueError unless ``value``, the share of a running statistic to keep, is in [0, 1)."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} is {value}; it must be in [0, 1)")

@@ -1,7 +1,7 @@
-"""Run a function that ``torch.compile`` leaves out of its graph.
+"""Run a function outside the graph of ``torch.compile``.
 
-This module is imported only while ``torch.compile`` traces: its decorator imports all of torch's
-compiler, which takes a second or more.
+This module is imported only while ``torch.compile`` traces: its decorator imports torch's compiler,
+which takes a second or more.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from torch import Tensor
 
 @torch.compiler.disable
 def run_uncompiled(function: Callable[[], Tensor]) -> Tensor:
-    """Return ``function()``, run without the compiler. The graph breaks here."""
+    """Return ``function()``, run without the compiler; this breaks the graph."""
     return function()

@@ -1,9 +1,9 @@
-"""The padding mask of a model's forward, handed to the norms inside it.
+"""Pass the padding mask of a model's forward to the norms inside it.
 
 A model calls its norms with x alone. A :class:`PaddingMask` holds the mask of the current forward,
-and a hook of each norm adds it to x: ``norm(x)`` becomes ``norm(x, mask, batch_first)``, so that
-nothing of the model has to be written again. Norms need the mask in training only, and only those
-with batch statistics: no other output depends on other positions.
+and a hook on each norm adds it to the arguments: ``norm(x)`` becomes ``norm(x, mask,
+batch_first)``, so that the model's code does not change. Only norms with batch statistics need the
+mask, and only in training: no other output depends on other positions.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 
 TRUE_AT_PADDING = "padding_mask"
-"""An argument whose name ends so is True (or -inf) at padding, as in torch and fairseq. Any other
-is 0 at padding, as ``attention_mask`` is in transformers."""
+"""An argument whose name ends like this is True (or -inf) at padding, as in torch and fairseq; any
+other is 0 at padding, as ``attention_mask`` is in transformers."""
 OF_A_DECODER = ("decoder_attention_mask", "tgt_key_padding_mask")
-"""Masks of the second stack of a model with two, in transformers and in torch."""
+"""Argument names of the second stack's mask, in encoder-decoders of transformers and torch."""
 
 
 class PaddingMask:
-    """Holds the padding mask of the current forward, and hands it to norms.
+    """Holds the padding mask of the current forward, and passes it to norms.
 
     Args:
-        model: what knows the mask. Its forward holds it by :meth:`holding`, or by the hooks of
-            :meth:`hold_argument`.
+        model: the model whose forward knows the mask; it sets the mask by :meth:`holding`, or
+            through the hooks of :meth:`hold_argument`.
 
     Attributes:
-        mask: (B, T), True at padding; None: nothing is padding, or no forward is running.
-        held: a forward is running.
+        mask: (B, T), True at padding; None: no position is padding, or no forward is running.
+        held: whether a forward is running.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,7 +45,7 @@ class PaddingMask:
 
     @contextmanager
     def holding(self, mask: Tensor | None) -> Iterator[None]:
-        """Hand out ``mask``, (B, T) and True at padding, or None, within this context."""
+        """Return a context in which the norms get ``mask``: (B, T), True at padding, or None."""
         self._hold(mask)
         try:
             yield
@@ -59,15 +59,15 @@ class PaddingMask:
         self.mask, self.held = None, False
 
     def serve(self, norm: Norm, batch_first: bool = False) -> None:
-        """Give ``norm`` the mask of each training forward from now on.
+        """Pass the mask to ``norm`` in each training forward from now on.
 
         Args:
-            batch_first: its x is (B, T, C) and not (T, B, C).
+            batch_first: whether its input is (B, T, C), not (T, B, C).
         """
         norm.register_forward_pre_hook(MaskedNorm(self, batch_first))
 
     def count_call(self, norm: Norm) -> int | None:
-        """The number of this call of ``norm`` in the current forward, from 0; None without one."""
+        """Return the number of this call of ``norm`` in the running forward, from 0, or None."""
         if not self.held:
             return None
         call = self._calls.get(id(norm), 0)
@@ -75,13 +75,13 @@ class PaddingMask:
         return call
 
     def hold_argument(self, model: nn.Module, argument: str) -> None:
-        """Hold the mask that is among the arguments of each forward of ``model``.
+        """Take the mask from the arguments of each forward of ``model``.
 
         Args:
-            argument: its name; its value is (B, T) or None.
+            argument: name of the argument; its value is (B, T) or None.
 
         Raises:
-            ValueError: the forward has no such argument, or a mask for each of two stacks.
+            ValueError: the forward has no such argument, or one mask for each of two stacks.
         """
         names = list(inspect.signature(model.forward).parameters)
         if argument not in names:
@@ -110,10 +110,10 @@ class PaddingMask:
 
 
 class MaskedNorm:
-    """The hook of one norm: adds the mask, and how x lies, to its input.
+    """The hook of one norm: adds the mask and the layout of x to its arguments.
 
-    Activation checkpointing may compute a norm again after the forward that held the mask has
-    ended. The mask is then that of the forward with the same input.
+    Activation checkpointing may recompute a norm after the forward that held the mask has ended.
+    Then the mask is that of the forward with the same input.
     """
 
     def __init__(self, source: PaddingMask, batch_first: bool) -> None:
@@ -121,7 +121,7 @@ class MaskedNorm:
         self._forwards = Forwards()
 
     def __call__(self, norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        """The hook; inputs: x, (B, T, C) or (T, B, C)."""
+        """Return the arguments of the norm; inputs: x, (B, T, C) or (T, B, C)."""
         if not norm.training:
             return inputs
         x = inputs[0]
@@ -146,10 +146,10 @@ class MaskedNorm:
 
 
 def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
-    """(B, T), True at padding, from the value of an argument of that name, or None.
+    """Return the padding, (B, T), True at padding, from a mask argument; None stays None.
 
     Raises:
-        ValueError: the value has another shape than (B, T).
+        ValueError: the value is not of shape (B, T).
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a norm mixes positions in training. It is tried, since a declaration can be forgotten."""
+"""Test whether a norm mixes positions in training, since a class can forget to declare it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.registry import NormSpec
 
 _TRUE: set[tuple[Any, ...]] = set()
-"""Classes and options that were tried and whose declaration is right."""
+"""Classes and options that were tested and whose declaration is right."""
 
 
 def mixes_positions(norm: Norm) -> bool:
-    """Whether changing one position changes what a training forward gives at others.
+    """Return whether changing one position changes the output of a training forward at others.
 
-    The second of two forwards is compared too, because running statistics carry one batch into the
-    next. ``norm``, its buffers and the random state stay as they are.
+    The second of two forwards is compared too, because running statistics carry information from
+    one batch to the next. ``norm``, its buffers and the random state are restored.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 3, norm.dim, generator=generator)
@@ -35,7 +35,7 @@ def mixes_positions(norm: Norm) -> bool:
 
 
 def _two_forwards(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The second forward has the same input in each call, so only the kept statistics differ."""
+    """Return the outputs of two forwards; the second input is the same in each call."""
     trial = copy.deepcopy(norm).float().cpu().train()
     trial.fused = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -47,8 +47,8 @@ def _two_forwards(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
 def check_declaration(spec: NormSpec, norm: Norm, options: dict[str, Any]) -> None:
     """Raise ValueError if ``norm``, built with ``options``, mixes positions and does not say so.
 
-    Undeclared it would stand in a decoder and let each position see its future. It is tried once
-    for a class and its options.
+    Undeclared, such a norm would be allowed in a decoder and let each position see its future. Each
+    class is tested once per set of options.
     """
     key = (spec.cls, norm.dim, tuple(sorted(options.items())))
     on_meta = any(tensor.is_meta for tensor in (*norm.parameters(), *norm.buffers()))

@@ -1,6 +1,6 @@
-"""Activation checkpointing computes a forward again in the backward pass: what norms need for that.
+"""What norms need for activation checkpointing, which recomputes a forward in the backward pass.
 
-A repeated forward must use what the first one used, and must update no statistic.
+A recomputed forward must use what the first one used, and must not update any statistic.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from torch import Tensor
 
 
 def is_recomputing() -> bool:
-    """True inside a backward pass: activation checkpointing computes a forward again."""
+    """Return True inside a backward pass, where activation checkpointing recomputes a forward."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 class Forward(NamedTuple):
-    """A training forward whose backward pass may still compute it again.
+    """A training forward that a backward pass may still recompute.
 
     Attributes:
-        sample: some values of its input, by which it is found.
-        call: which call of the norm it is in the forward of the model; None: unknown.
-        seen: what it used besides its input.
+        sample: some values of the input, by which the forward is identified.
+        call: the number of this call of the norm in the forward of the model; None: unknown.
+        seen: what the forward used besides its input.
     """
 
     sample: Tensor
@@ -31,17 +31,17 @@ class Forward(NamedTuple):
 
 
 class Forwards:
-    """What the last training forwards of a norm saw, for activation checkpointing.
+    """The last training forwards of a norm, kept for activation checkpointing.
 
-    Several forwards may come before one backward pass, whose recomputations come in any order.
-    Each is found by its input. With random states restored, that is the same up to the order in
-    which a device adds. Of equal inputs the newest is taken, since autograd begins with it. But the
-    calls of one norm in one forward, whose inputs may be equal too, are repeated oldest first; so
-    they are told apart by their number.
+    Several forwards may precede one backward pass, whose recomputations come in any order. Each is
+    identified by its input, which, with random states restored, is the same up to the order in
+    which a device adds. Of equal inputs the newest is taken, since autograd begins with it. The
+    exception are several calls of one norm in one forward, whose inputs may be equal too: they are
+    recomputed oldest first, so they are identified by their number as well.
     """
 
     KEPT = 16
-    CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
+    CLOSE = 0.02  # relative to the size of the sample; other batches and dropout masks differ more
 
     def __init__(self) -> None:
         self.capacity = self.KEPT
@@ -49,13 +49,13 @@ class Forwards:
         self.current: list[Any] = [None]
 
     def open(self, x: Tensor, call: int | None = None) -> None:
-        """A forward of x, (..., C), begins, or begins again in a backward pass.
+        """Begin a forward of x, (..., C), or its recomputation in a backward pass.
 
         Args:
-            call: which call of the norm it is in the forward of the model; None: unknown.
+            call: the number of this call of the norm in the forward of the model; None: unknown.
 
         Raises:
-            RuntimeError: it is computed again, but too many others came since.
+            RuntimeError: a recomputed forward is no longer stored.
         """
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not is_recomputing():
@@ -65,11 +65,11 @@ class Forwards:
         forward = self._find(sample, call)
         if forward is None:
             raise RuntimeError(
-                "activation checkpointing computes a forward of a norm with batch statistics "
-                f"again, but its input is none of the last {self.capacity} forwards': run the "
-                "backward pass before so many others, with preserve_rng_state, or do not checkpoint"
+                "activation checkpointing recomputes a forward of a norm with batch statistics, "
+                f"but its input is none of the last {self.capacity} that are stored; run each "
+                "backward pass earlier, set preserve_rng_state=True, or do not checkpoint"
             )
-        # Newest last: what was computed again is the first to go
+        # Newest last: a recomputed forward is the first to be dropped
         self.forwards = [forward, *(other for other in self.forwards if other is not forward)]
         self.current = forward.seen
 

@@ -23,19 +23,19 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 PARAMETERS = ("weight", "bias")
 """The gain and the offset of each channel, in torch and here."""
 NAMES = ("LayerNorm", "RMSNorm")
-"""How the classes that are replaced are called, or end: nn.LayerNorm, LlamaRMSNorm, T5LayerNorm."""
+"""Class names (or their endings) that are replaced: nn.LayerNorm, LlamaRMSNorm, T5LayerNorm."""
 EPS = ("eps", "variance_epsilon")
-"""The attributes in which such classes keep eps."""
+"""The attributes in which such classes store eps."""
 
 
 class Replaced(NamedTuple):
     """A norm that was replaced.
 
     Attributes:
-        path: of the module, as in ``model.named_modules()``.
-        was: the name of its class.
-        norm: what stands there now.
-        carried: what it kept of the old norm, of weight, bias and eps.
+        path: the module's path, as in ``model.named_modules()``.
+        was: the name of its former class.
+        norm: the new norm.
+        carried: which of weight, bias and eps it keeps from the old norm.
     """
 
     path: str
@@ -58,14 +58,14 @@ def replace_norms(
 ) -> list[Replaced]:
     """Replace every LayerNorm and RMSNorm inside ``model`` by norm ``name``, in place.
 
-    The new norm takes over the parameters ``weight`` and ``bias`` themselves where it has them in
-    the same shape, so an optimizer keeps them. It takes over eps where it has that option and
-    ``options`` do not say otherwise. A module that stands in several places stays one module.
+    The new norm takes over the parameters ``weight`` and ``bias`` themselves if it has them in the
+    same shape, so that an optimizer keeps them. It takes over eps if it has that option and
+    ``options`` do not set it. A module that is used in several places stays one module.
 
-    A norm with batch statistics leaves padding out in training. It learns the padding from the
-    argument ``mask`` of the forward of ``model``, so call ``model`` itself in training, not a part
-    of it. A None there means that nothing is padding. In a causal model, such a norm lets each
-    position see its future in training: there is a warning where the model shows that it is causal.
+    A norm with batch statistics excludes padding in training. It gets the padding from the argument
+    ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
+    the argument is None, no position is padding. In a causal model, such a norm lets each position
+    see its future in training: a warning is given if the model is recognized as causal.
 
     Args:
         name: one of ``NORM_TYPES``.
@@ -75,12 +75,12 @@ def replace_norms(
         options: the options of the norm.
 
     Returns:
-        What was replaced, in the order of ``model.named_modules()``.
+        The replaced norms, in the order of ``model.named_modules()``.
 
     Raises:
-        ValueError: an unknown norm or option; there is nothing to replace; a norm to be replaced
-            computes something else than its name says; or the padding of a norm with batch
-            statistics would not be known.
+        ValueError: the norm or an option is unknown; the model has no norm to replace; a norm to be
+            replaced does not compute what its name says; or the padding would be unknown to a norm
+            with batch statistics.
     """
     spec = norm_spec(name)
     places = list(_replaceable(model))
@@ -89,7 +89,7 @@ def replace_norms(
             f"{type(model).__name__} contains no LayerNorm and no RMSNorm; nothing was replaced"
         )
     _check_layout(model, batch_first)
-    # All of them before the first takes its place: after an error the model is as it was
+    # Build all norms before the first is installed: after an error the model is unchanged
     by_id = {id(old): old for _, _, _, old in places}
     eps = spec.has_option("eps") and "eps" not in options
     built = {
@@ -116,9 +116,9 @@ def replace_norms(
 
 
 def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Any]]:
-    """Parent, attribute, path and module of each norm, a shared one once for each place."""
+    """Yield parent, attribute, path and module of each norm; a shared norm once per place."""
     for prefix, parent in model.named_modules():
-        for attribute, child in parent._modules.items():  # each place of a shared one
+        for attribute, child in parent._modules.items():  # not named_modules(): it skips repeats
             if _is_norm(child):
                 path = f"{prefix}.{attribute}".lstrip(".")
                 _check_formula(child, path)
@@ -126,7 +126,7 @@ def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Any]]:
 
 
 def _is_norm(module: nn.Module | None) -> bool:
-    """Whether a module is to be replaced. One with modules inside, as AdaLayerNorm, is no norm."""
+    """Return whether a module is to be replaced; modules with children (AdaLayerNorm) are not."""
     if module is None or isinstance(module, Norm) or any(True for _ in module.children()):
         return False
     return type(module).__name__.endswith(NAMES)
@@ -135,8 +135,8 @@ def _is_norm(module: nn.Module | None) -> bool:
 def _check_formula(old: Any, path: str) -> None:
     """Raise ValueError unless ``old`` computes what its name says, on one example.
 
-    Classes of one name differ: the RMSNorm of Gemma multiplies by 1 + weight, so that its weight
-    would mean something else in another norm.
+    Classes of the same name differ: Gemma's RMSNorm multiplies by 1 + weight, so its weight would
+    mean something else in another norm.
     """
     what = f"{path} is a {type(old).__name__}"
     shape = _shape(old)
@@ -145,13 +145,13 @@ def _check_formula(old: Any, path: str) -> None:
     weight, bias = (getattr(old, name, None) for name in PARAMETERS)
     like = torch.empty(0) if weight is None else weight
     if like.is_meta:
-        return  # without values there is nothing to compare
+        return  # meta tensors have no values to compare
     x = torch.linspace(-1, 2, shape[0], device=like.device, dtype=like.dtype)
     with torch.no_grad():
         y = old(x)
         forms = [F.layer_norm(x, shape, weight, bias, _eps(old))]
         forms += [F.rms_norm(x, shape, weight, _eps(old))] if bias is None else []
-    # Two ways to compute one formula differ by rounding, two formulas by far more
+    # Two implementations of one formula differ by rounding, two formulas by much more
     close = torch.finfo(y.dtype).eps ** 0.5
     if not any(torch.allclose(y, form, rtol=close, atol=close) for form in forms):
         raise ValueError(
@@ -161,7 +161,7 @@ def _check_formula(old: Any, path: str) -> None:
 
 
 def _shape(old: Any) -> tuple[int, ...]:
-    """The shape that a norm normalizes; () if it cannot be seen."""
+    """Return the shape over which a norm normalizes; () if it cannot be determined."""
     weight = getattr(old, "weight", None)
     given = getattr(old, "normalized_shape", () if weight is None else weight.shape)
     return tuple(given)
@@ -171,17 +171,20 @@ def _eps(old: Any) -> float:
     given = next((getattr(old, name) for name in EPS if hasattr(old, name)), None)
     if given is not None:
         return float(given)
-    # what torch.nn.RMSNorm takes where it has none: the precision that it computes in, which is
-    # float32 for half precision
+    # torch.nn.RMSNorm without eps uses that of the precision in which it computes: float32 for
+    # half precision
     weight = getattr(old, "weight", None)
     dtype = torch.get_default_dtype() if weight is None else weight.dtype
     return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
 
 def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
-    """Give ``norm`` the parameters, device, dtype and mode of ``old``; the names of the former.
+    """Give ``norm`` the parameters, device, dtype and mode of ``old``.
 
-    For an ``old`` without parameters, device and dtype are those of the first one of ``model``.
+    If ``old`` has no parameters, device and dtype are those of the first parameter of ``model``.
+
+    Returns:
+        The names of the parameters that it keeps.
     """
     candidates = (parameter for part in (old, model) for parameter in part.parameters())
     like = next((parameter for parameter in candidates if parameter.is_floating_point()), None)
@@ -203,7 +206,7 @@ def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
 
 
 def _check_layout(model: nn.Module, batch_first: bool) -> None:
-    """Raise ValueError where the attention of torch says that x lies the other way."""
+    """Raise ValueError if torch's attention in ``model`` expects the other layout of x."""
     for attention in model.modules():
         if isinstance(attention, nn.MultiheadAttention) and attention.batch_first != batch_first:
             raise ValueError(
@@ -213,7 +216,7 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
 
 
 def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:
-    """Warn where ``norm`` would let the positions of a causal model see their future."""
+    """Warn if ``norm`` would let the positions of a causal model see their future."""
     mixes, when = norm.batch_statistics, ""
     if isinstance(norm, BatchStatisticsNorm) and not norm.mixes_after_warmup:
         mixes, when = norm.warmup_updates > 0, " until its warm-up ends"
@@ -228,7 +231,7 @@ def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:
 
 
 def _causal_part(model: nn.Module) -> str | None:
-    """A module inside ``model`` that says that it is causal; None where none does.
+    """Return a description of a causal module inside ``model``, or None.
 
     torch has classes for decoders. In transformers, ``is_causal`` or ``is_decoder`` is an attribute
     of the attention, and ``is_decoder`` one of the configuration.
@@ -243,7 +246,7 @@ def _causal_part(model: nn.Module) -> str | None:
 
 
 def _leave_fast_paths(model: nn.Module) -> None:
-    """Switch torch's fused inference off: it reads the weights of its norms and knows LayerNorm."""
+    """Disable torch's fused inference, which reads the weights of its norms as LayerNorm's."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # "an activation that the fused kernel lacks"

@@ -19,7 +19,7 @@ from norm_plugin.norms.rms_norm import divide_by_rms
 
 
 def rms_prescale(x: Tensor, groups: int, eps: float) -> Tensor:
-    """Divide each of ``groups`` groups of channels by its RMS. x: (..., C). 0 groups return x."""
+    """Divide each of ``groups`` groups of channels by its RMS; 0 groups: no change. x: (..., C)."""
     if groups == 0:
         return x
     return divide_by_rms(x.unflatten(-1, (groups, -1)), eps).flatten(-2)
@@ -32,6 +32,6 @@ def check_rms_prescale(groups: int, dim: int) -> None:
 
 
 def refuse_rms_prescale(groups: int) -> None:
-    """Raise CannotFold if the input is pre-scaled, since the gain then depends on the position."""
+    """Raise CannotFold if the input is pre-scaled: the gain then depends on the position."""
     if groups:
-        raise CannotFold("its layer-scale divides each position by the position's own scale")
+        raise CannotFold("its RMS pre-scaling divides each position by the position's own RMS")

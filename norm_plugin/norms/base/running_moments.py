@@ -14,7 +14,7 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
 class RunningMomentsNorm(BatchStatisticsNorm):
-    """A norm with the running mean and variance of its batches; its subclasses normalize.
+    """A norm that keeps the running mean and variance of its batches; subclasses normalize.
 
     Args:
         dim: number of channels.
@@ -43,7 +43,7 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         self.register_buffer("running_var", torch.ones(dim))
 
     def standardize_by_running(self, x: Tensor) -> Tensor:
-        """(x - running mean) / sqrt(running variance + eps). x: (..., C)."""
+        """Return (x - running mean) / sqrt(running variance + eps). x: (..., C)."""
         root = (self.running_var + self.eps).sqrt()
         return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
 
@@ -57,12 +57,12 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         positions: Tensor,
         update: RunningUpdate = update_running_average,
     ) -> None:
-        """Update the running statistics by those of a batch.
+        """Update the running mean and variance.
 
         Args:
-            mean, variance: (C,).
-            positions: (), the number n of real ones.
-            update: the function that does it; a fused form brings its own.
+            mean, variance: (C,), those of a batch.
+            positions: (), the number n of real positions.
+            update: the function that updates a buffer; a fused form passes its own.
         """
         self.update_running_statistic(self.running_mean, mean, self.momentum, positions, update)
         self.update_running_statistic(self.running_var, variance, self.momentum, positions, update)

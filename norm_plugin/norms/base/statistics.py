@@ -27,46 +27,46 @@ from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, w
 Computed = TypeVar("Computed")
 
 MOST_UPDATES = 10**12
-"""More updates than any training has."""
+"""More updates than any training run has."""
 
 
 class BatchStatisticsNorm(AffineNorm):
-    """A norm whose statistics run over the positions of a batch, with running forms of them.
+    """A norm that takes statistics over the positions of a batch, and keeps running statistics.
 
-    Each training forward updates the running statistics once. Its recomputation does not, nor does
-    a batch without a real position. Running statistics are the floating-point buffers. They never
-    have less than float32: ``model.half()`` leaves them.
+    Each training forward updates the running statistics once. A recomputed forward does not, nor
+    does a batch without a real position. Running statistics are the floating-point buffers. They
+    are kept in float32 or wider: ``model.half()`` does not convert them.
 
-    It counts optimizer updates. Under fairseq the trainer reports them through
+    The norm counts optimizer updates. Under fairseq the trainer reports them through
     :meth:`set_num_updates`. Elsewhere each step of a ``torch.optim.Optimizer`` that holds one of
-    the norm's own parameters is one, however many forwards come before it. Until the first such
-    step, and without one (frozen parameters, an optimizer of another kind, a compiled step, FSDP's
-    flat parameters), every training forward counts as one. The count is the integer buffer
-    ``num_updates``, part of the checkpoint.
+    the norm's own parameters counts as one, however many forwards precede it. Until the first such
+    step, and if there is none (frozen parameters, an optimizer of another kind, a compiled step,
+    FSDP's flat parameters), every training forward counts as one. The count is the integer buffer
+    ``num_updates``, which is part of the checkpoint.
 
     Attributes:
         forward_updated_buffers: names of the buffers that training forwards update, except
-            ``num_updates``. :meth:`start_cumulative_average` makes them a mean over batches. The
-            statistics of a norm that names none cannot be re-estimated.
-        running_buffers: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
-            square), the name of the buffer with its running form; for those who record them.
-        mixes_after_warmup: False where a training forward after the warm-up normalizes with
+            ``num_updates``. :meth:`start_cumulative_average` makes them a mean over batches. If a
+            class names none, its statistics cannot be re-estimated.
+        running_buffers: maps a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
+            square), to the name of the buffer with its running form, for recording.
+        mixes_after_warmup: False if a training forward after the warm-up normalizes with
             statistics of earlier batches only, so that its output at one position depends on no
             other position of the batch.
-        counts_forwards: whatever a trainer or an optimizer does, every training forward counts as
-            one.
+        counts_forwards: every training forward counts as an update, whatever a trainer or an
+            optimizer does.
         stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
             See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
-        loss_scale: the factor that the loss is multiplied with before its backward pass, as
-            mixed precision does. None: that of the ``torch.amp.GradScaler`` that multiplied it,
-            or 1; whoever else multiplies it must say so here, see :func:`set_loss_scale`.
-            Statistics of gradients are kept in units of the loss itself.
+        loss_scale: the factor by which the loss is multiplied before its backward pass, as in
+            mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
+            any other code that multiplies it must set this, see :func:`set_loss_scale`.
+            Statistics of gradients are kept in units of the unscaled loss.
 
     Args:
         dim: number of channels.
-        warmup_updates: updates during which batch statistics normalize.
+        warmup_updates: updates during which the batch's own statistics normalize.
         sync: ``on`` takes statistics over the positions of all workers, forward and backward,
-            and each of them then holds the same running form.
+            so that all workers hold the same running statistics.
     """
 
     batch_statistics: ClassVar[bool] = True
@@ -85,29 +85,29 @@ class BatchStatisticsNorm(AffineNorm):
         self.stat_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
-        # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
-        # that buffer in that version; a copy into it, or another buffer in its place, is read.
+        # The same count as a Python number: reading a tensor would wait for the GPU. It is valid
+        # for that buffer in that version; a changed or another buffer is read again.
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
         self._trainer_counts = self._optimizer_counts = False
-        self._forwards_counted = 0  # since this object exists, and no longer needed after a step
+        self._forwards_counted = 0  # by this object; not needed after an optimizer's step
         self._forwards = Forwards()
         self._averaged_forwards: int | None = None
-        self._saw_positions: bool | Tensor = False  # since workers were averaged
+        self._saw_positions: bool | Tensor = False  # since the last mean over workers
         _COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copied or unpickled norm, whose buffers count their versions anew."""
+        """Restore a copied or unpickled norm, whose buffers have new version counters."""
         super().__setstate__(state)
-        self._count_read = (None, 0, 0)  # a copied buffer starts its versions anew
+        self._count_read = (None, 0, 0)
         _COUNTING.add(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Load the norm's entries as torch does; RuntimeError for values that cannot have arisen.
+        """Load the norm's entries as torch does; raise RuntimeError for impossible values.
 
-        A damaged or edited checkpoint would otherwise give NaN, or a norm that never ends its
-        warm-up, without a word.
+        Otherwise a damaged or edited checkpoint would silently give NaN, or a norm whose warm-up
+        never ends.
         """
         for name, _ in self.named_buffers(recurse=False):
             value = state_dict.get(f"{prefix}{name}")
@@ -116,22 +116,22 @@ class BatchStatisticsNorm(AffineNorm):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _check_loaded(self, key: str, name: str, value: Tensor) -> None:
-        advice = "the checkpoint is damaged or of a diverged training; load another one"
+        advice = "the checkpoint is damaged or its training diverged; load another one"
         if not value.isfinite().all():
-            raise RuntimeError(f"{key} has values that are NaN or infinite: {advice}")
+            raise RuntimeError(f"{key} has values that are NaN or infinite; {advice}")
         squares = {self.running_buffers.get(kind) for kind in ("variance", "square")}
         if (name in squares or not value.is_floating_point()) and (value < 0).any():
-            raise RuntimeError(f"{key} has the value {value.min():g}, below 0: {advice}")
+            raise RuntimeError(f"{key} has the value {value.min():g}, below 0; {advice}")
         if name == "num_updates" and (value > MOST_UPDATES).any():
             raise RuntimeError(
-                f"{key} is {value.max():g}; no training has more than {MOST_UPDATES:g} updates: "
-                f"{advice}"
+                f"{key} is {value.max():g}; it must be {MOST_UPDATES:g} or less, since no training "
+                f"has more updates; {advice}"
             )
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
-        """See :meth:`Norm.forward`."""
+        """Normalize ``x`` and update the running statistics: see :meth:`Norm.forward`."""
         if self.training and self.stat_tokens is not None:
             return self._forward_in_groups(x, padding_mask, batch_first, self.stat_tokens)
         return self._forward_batch(x, padding_mask, batch_first)
@@ -146,7 +146,7 @@ class BatchStatisticsNorm(AffineNorm):
 
             return run_uncompiled(partial(self._forward_batch, x, padding_mask, batch_first))
         self._forwards.open(x, self.call)
-        if is_recomputing():  # activation checkpointing computes a forward again
+        if is_recomputing():
             return super().forward(x, padding_mask, batch_first)
         if self._averaged_forwards is not None:
             self._averaged_forwards += 1
@@ -161,32 +161,32 @@ class BatchStatisticsNorm(AffineNorm):
         valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
         if valid is not None and not valid.any():
             return self._forward_batch(x, padding_mask, batch_first)
-        # Activation checkpointing repeats each group: as many batches as without groups are kept
+        # Activation checkpointing recomputes each group: keep as many batches as without groups
         self._forwards.capacity = Forwards.KEPT * max(x.numel() // self.dim // tokens, 1)
         by_time = x.dim() == 3 and not batch_first
-        if by_time:  # groups hold tokens of a few sentences, and not the first ones of all
+        if by_time:  # each group holds the tokens of a few sentences, not the first ones of all
             x, valid = x.transpose(0, 1), None if valid is None else valid.t()
         y = forward_in_groups(self._forward_batch, x, valid, tokens, self.bias)
         return y.transpose(0, 1) if by_time else y
 
     def statistics_input(self, x: Tensor) -> Tensor:
-        """Return what the batch statistics are computed from, (..., C). x: the input, (..., C)."""
+        """Return the tensor whose batch statistics are taken. x: (..., C); returns (..., C)."""
         return x
 
     def start_cumulative_average(self) -> None:
         """Make the running statistics the plain mean over the training forwards from now on.
 
-        The buffers that forwards update start from 0, and the k-th forward has the weight 1/k. The
-        first one normalizes as in a warm-up, the others as after it. None of them counts as an
-        update.
+        The buffers that forwards update restart from 0, and the k-th forward has weight 1/k. The
+        first forward normalizes as in a warm-up, the others as after it. None of them counts as
+        an update.
 
         Raises:
             ValueError: the class does not declare ``forward_updated_buffers``.
         """
         if not self.forward_updated_buffers:
             raise ValueError(
-                f"{type(self).__name__} does not declare in forward_updated_buffers which of its "
-                "buffers training forwards update, so its running statistics cannot be re-estimated"
+                f"{type(self).__name__} cannot re-estimate its running statistics: it declares no "
+                "forward_updated_buffers; name the buffers that training forwards update there"
             )
         for name in self.forward_updated_buffers:
             self.get_buffer(name).zero_()
@@ -194,13 +194,13 @@ class BatchStatisticsNorm(AffineNorm):
 
     @property
     def averaged_forwards(self) -> int | None:
-        """Forwards since :meth:`start_cumulative_average`; None if it was not called."""
+        """Forwards since :meth:`start_cumulative_average`, or None if it was not called."""
         return self._averaged_forwards
 
     def effective_momentum(self, weight: float) -> float:
-        """The weight of the current batch in a running statistic, in [0, 1].
+        """Return the weight of the current batch in a running statistic, in [0, 1].
 
-        That is ``weight``, which an option of the norm says, or 1/k in a plain mean.
+        It is ``weight``, given by an option of the norm, or 1/k in a plain mean.
         """
         return 1 / self._averaged_forwards if self._averaged_forwards else weight
 
@@ -214,23 +214,23 @@ class BatchStatisticsNorm(AffineNorm):
     ) -> None:
         """Update a running statistic, buffer <- (1 - w) buffer + w value, in place.
 
-        It stays as it is in a forward that activation checkpointing repeats, for an empty batch,
-        and for a value that is not finite.
+        The buffer does not change in a forward that activation checkpointing recomputes, for an
+        empty batch, or for a value that is not finite.
 
         Args:
             value: the statistic of the batch, in the shape of ``buffer``.
-            weight: w; in a plain mean 1/k takes its place, see :meth:`start_cumulative_average`.
+            weight: w; a plain mean uses 1/k instead, see :meth:`start_cumulative_average`.
             count: (), the number of real positions.
-            update: the function that does it; a fused form brings its own.
+            update: the function that updates the buffer; a fused form passes its own.
         """
         if not is_recomputing():
             update(buffer, value, self.effective_momentum(weight), count)
 
     def average_over_workers(self) -> None:
-        """Replace the running statistics by their mean over the workers, all of which call it.
+        """Replace the running statistics by their mean over workers; all workers must call this.
 
-        The mean is over the workers that saw a position since the last call. The others hold what
-        that call left, or the values that statistics start with.
+        The mean is over the workers that saw a position since the last call. If no worker did,
+        the statistics do not change.
         """
         saw = torch.as_tensor(self._saw_positions, device=self.weight.device)
         self._saw_positions = False
@@ -245,14 +245,14 @@ class BatchStatisticsNorm(AffineNorm):
                 buffer.copy_(max_over_workers(buffer))
 
     def holds_values(self, buffer: str) -> Tensor:
-        """bool, broadcasts to the ``buffer`` of that name: where it has a value of some batch."""
+        """Return where buffer ``buffer`` holds a value of some batch, bool, broadcastable to it."""
         return torch.ones((), dtype=torch.bool, device=self.weight.device)
 
     def compute_once_per_forward(self, compute: Callable[[], Computed]) -> Computed:
         """Return ``compute()``, called once for each training forward.
 
-        A forward that activation checkpointing repeats gets the value of the first one: it must use
-        the same statistics, and update none.
+        A forward that activation checkpointing recomputes gets the value of the first one, since it
+        must use the same statistics and update none.
         """
         if not is_recomputing():
             self._forwards.current[0] = compute()
@@ -260,11 +260,11 @@ class BatchStatisticsNorm(AffineNorm):
         return computed
 
     def loss_scale_later(self) -> Callable[[], float | Tensor]:
-        """Called in a training forward: what returns, in its backward pass, the factor of the loss.
+        """Return a function that gives the loss scale when the backward pass calls it.
 
-        That is ``loss_scale``, or where this is None the scale of the ``torch.amp.GradScaler``
-        that multiplied the loss, or else 1. There is a warning where the forward computes in
-        float16, which needs such a factor, and none is known.
+        Call this in a training forward. The loss scale is ``loss_scale``, or if that is None the
+        scale of the ``torch.amp.GradScaler`` that multiplied the loss, or else 1. A warning is
+        given if the forward computes in float16, which needs a loss scale, and none is known.
         """
         observe_scalers()
         return partial(self._loss_scale_now, trains_in_float16(self.weight))
@@ -296,12 +296,12 @@ class BatchStatisticsNorm(AffineNorm):
 
     @property
     def updates_counted(self) -> int:
-        """``num_updates`` as a number; reading it waits for the device only after a copy."""
+        """``num_updates`` as a number; reading it waits for the device only if it changed."""
         return self._updates
 
     @property
     def in_warmup(self) -> bool:
-        """True while the statistics of the batch itself normalize it."""
+        """Whether the statistics of the batch itself normalize it."""
         if self._averaged_forwards is not None:
             return self._averaged_forwards <= 1
         return self.warmup_updates > 0 and self._updates < self.warmup_updates
@@ -309,18 +309,18 @@ class BatchStatisticsNorm(AffineNorm):
     def channel_map(
         self, square: Tensor, eps: float, mean: float | Tensor = 0.0
     ) -> InferenceAffine:
-        """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
+        """Return the map gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
         gain = self.weight.detach().double() / (square.double() + eps).sqrt()
         return InferenceAffine(gain, self.bias.detach().double() - gain * mean)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq's trainer before each forward with the updates done so far."""
+        """Set the number of updates done so far; fairseq calls this before each forward."""
         if not self.counts_forwards:
             self._trainer_counts = True
             self._count(num_updates)
 
     def _count_forward(self) -> None:
-        """Count one training forward as an update, unless a trainer or an optimizer counts."""
+        """Count one training forward as an update, unless a trainer or an optimizer counts them."""
         counted = self._trainer_counts or self._optimizer_counts
         if not counted and self._averaged_forwards is None:
             self._forwards_counted += 1
@@ -329,7 +329,7 @@ class BatchStatisticsNorm(AffineNorm):
     def count_step(self) -> None:
         """Count one step of an optimizer that holds a parameter of this norm.
 
-        The first step takes the place of the forwards that were counted before it.
+        The first step replaces the forwards that were counted before it.
         """
         if self.counts_forwards or self._trainer_counts or self._averaged_forwards is not None:
             return
@@ -353,7 +353,7 @@ class BatchStatisticsNorm(AffineNorm):
 
 
 def _count_steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """Called by torch after every step of any optimizer: an update of the norms that it holds."""
+    """Count an update of the norms that ``optimizer`` holds; torch calls this after every step."""
     norms = () if torch.compiler.is_compiling() else tuple(_COUNTING)
     if not norms:
         return
@@ -364,16 +364,16 @@ def _count_steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 _COUNTING: weakref.WeakSet[BatchStatisticsNorm] = weakref.WeakSet()
-"""All norms with batch statistics that there are."""
+"""All existing norms with batch statistics."""
 register_optimizer_step_post_hook(_count_steps)
 
 
 def average_running_statistics(module: nn.Module) -> None:
-    """Give every worker the mean over workers of the running statistics held without sync.
+    """Average running statistics that are not synchronized over the workers.
 
-    To be called by all workers before validation and saving, so that neither depends on the
-    worker that does it. A worker that has had no data since the last call does not count. Counts
-    of updates, which are the same everywhere, stay. One worker: nothing to do.
+    All workers must call this before validation and saving, so that neither depends on which
+    worker does it. A worker that had no data since the last call does not count. Counts of
+    updates, equal on all workers, do not change. With one worker nothing is done.
     """
     if worker_count() == 1:
         return
@@ -383,7 +383,7 @@ def average_running_statistics(module: nn.Module) -> None:
 
 
 def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
-    """Whether x, (..., C), has a position that is not padding; one worker need not know."""
+    """Return whether x, (..., C), has a position that is not padding; exact only if needed."""
     if padding_mask is None or worker_count() == 1:
         return x.numel() > 0
     return ~padding_mask.bool().all()
@@ -392,7 +392,7 @@ def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
 def set_stat_tokens(module: nn.Module, tokens: int) -> None:
     """Let every norm in ``module`` take its batch statistics over groups of ``tokens`` tokens.
 
-    Its statistics are no longer synchronized, since workers have different numbers of groups.
+    The statistics are no longer synchronized, since workers have different numbers of groups.
     """
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):
@@ -400,10 +400,10 @@ def set_stat_tokens(module: nn.Module, tokens: int) -> None:
 
 
 def set_loss_scale(module: nn.Module, scale: float | Tensor | None) -> None:
-    """Tell every norm in ``module`` the factor that the loss is multiplied with.
+    """Tell every norm in ``module`` the factor by which the loss is multiplied.
 
-    It is needed before each backward pass of a loss that something else than a
-    ``torch.amp.GradScaler`` multiplies.
+    Call it before each backward pass of a loss that is multiplied by anything but a
+    ``torch.amp.GradScaler``.
 
     Args:
         scale: the factor, a number or (); None: that of the GradScaler that multiplies the loss.

@@ -13,16 +13,16 @@ from norm_plugin.norms.base.means import finite_or, is_finite, masked_means, zer
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 GradientStatistic = Callable[[Tensor, Tensor], Tensor]
-"""From mean_V(g z) of a batch, (C,), and its n, (), to the psi that takes its place, (C,)."""
+"""Computes psi, (C,), from mean_V(g z) of a batch, (C,), and its number of positions, ()."""
 
 
 class WindowedScale(NamedTuple):
-    """What one batch is normalized with: x_hat = ratio * x / root.
+    """The scale of one batch: x_hat = ratio * x / root.
 
     Attributes:
         root: (C,), a constant for the gradient.
-        statistic: updates the windows of the backward pass.
-        ratio: (C,), a constant too; None for 1.
+        statistic: updates the window of the backward pass and returns psi.
+        ratio: (C,), a constant for the gradient; None: 1.
     """
 
     root: Tensor
@@ -31,7 +31,7 @@ class WindowedScale(NamedTuple):
 
 
 class WindowedNorm(torch.autograd.Function):
-    """z = x / root with the approximate gradient (g - psi z) / root."""
+    """Compute z = x / root with the approximate gradient (g - psi z) / root."""
 
     @staticmethod
     def forward(
@@ -43,7 +43,7 @@ class WindowedNorm(torch.autograd.Function):
         sync: bool,
         loss_scale: Callable[[], float | Tensor],
     ) -> Tensor:
-        """x: (..., C), 0 at padding; root: (C,), a constant; valid: bool (...) or None."""
+        """Return x / root. x: (..., C), 0 at padding; root: (C,); valid: bool (...) or None."""
         z = x / root
         ctx.save_for_backward(z, root, valid)
         ctx.statistic, ctx.sync, ctx.loss_scale = statistic, sync, loss_scale
@@ -52,7 +52,7 @@ class WindowedNorm(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """(g - psi z) / root. With psi = mean_V(g z) and the batch's own root this is exact."""
+        """Return (g - psi z) / root; exact for psi = mean_V(g z) and the root of this batch."""
         z, root, valid = ctx.saved_tensors
         (g_mean,), count = masked_means([g * z], valid, ctx.sync)
         scale = ctx.loss_scale()
@@ -62,14 +62,14 @@ class WindowedNorm(torch.autograd.Function):
 
 
 class WindowNorm(BatchStatisticsNorm):
-    """A norm that remembers sigma_t^2 = mean_V x^2 and g_t = mean_V(g z) of its last M batches.
+    """A norm that keeps sigma_t^2 = mean_V x^2 and g_t = mean_V(g z) of its last M batches.
 
-    Both windows have their newest value last, and one count each of how many rows are filled.
+    Both windows have their newest value last, and each has a count of its filled rows.
 
     Args:
         dim: number of channels.
         eps: added to the mean squares, inside the root.
-        window: M.
+        window: M, the number of batches.
         warmup_updates: see :class:`BatchStatisticsNorm`.
         sync: see :class:`BatchStatisticsNorm`.
     """
@@ -112,16 +112,16 @@ class WindowNorm(BatchStatisticsNorm):
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
     def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """Update the windows by a batch, and return what normalizes it.
+        """Update the windows by a batch, and return the scale that normalizes it.
 
         Args:
             square: (C,), mean_V x^2 of the batch.
-            count: (), its n.
+            count: (), its number n of real positions.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define take_in()")
 
     def divide_by_running(self, x: Tensor) -> Tensor:
-        """x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""
+        """Return x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""
         return x / (self.running_square + self.eps).sqrt().to(x.dtype)
 
     def holds_values(self, buffer: str) -> Tensor:
@@ -134,9 +134,9 @@ class WindowNorm(BatchStatisticsNorm):
 
 
 def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
-    """Let ``value``, (C,), in at the end of ``window``, (M, C), unless ``count`` is 0.
+    """Append ``value``, (C,), to ``window``, (M, C), and drop the oldest; not if ``count`` is 0.
 
-    If it is not finite, the value before it comes in once more; nothing, if there is none.
+    If ``value`` is not finite, the newest value is repeated, or nothing is done if there is none.
     """
     some = (count > 0) & (is_finite(value) | (filled > 0))
     value = finite_or(value.detach().to(window.dtype), window[-1])
@@ -146,17 +146,17 @@ def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
 
 
 def filled_rows(window: Tensor, filled: Tensor) -> Tensor:
-    """bool (M, 1), True for the ``filled`` newest rows of ``window``, (M, C)."""
+    """Return bool (M, 1), True for the ``filled`` newest rows of ``window``, (M, C)."""
     size = window.size(0)
     return torch.arange(size, device=window.device).unsqueeze(1) >= size - filled
 
 
 def window_mean(window: Tensor, filled: Tensor) -> Tensor:
-    """Mean of the ``filled`` newest rows of ``window``, (M, C): (C,)."""
+    """Return the mean, (C,), of the ``filled`` newest rows of ``window``, (M, C)."""
     values = torch.where(filled_rows(window, filled), window, window.new_zeros(()))
     return values.sum(dim=0) / filled.clamp(min=1)
 
 
 def geometric_mean(window: Tensor, filled: Tensor) -> Tensor:
-    """The geometric mean of the same; 0 where a row is 0."""
+    """Return the geometric mean, (C,), of the ``filled`` newest rows; 0 if one of them is 0."""
     return window_mean(window.log(), filled).exp()

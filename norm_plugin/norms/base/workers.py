@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def worker_count() -> int:
-    """Workers of the default process group; 1 if none is initialized."""
+    """Return the number of workers of the default process group; 1 if none is initialized."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
 
 
 class _SumOverWorkers(torch.autograd.Function):
-    """Every worker gets the sum, so every worker's gradient of it reaches every summand."""
+    """Sum over workers; the gradient is summed too, since the sum enters every worker's loss."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -31,23 +31,23 @@ class _SumOverWorkers(torch.autograd.Function):
 
 
 def max_over_workers(x: Tensor) -> Tensor:
-    """The largest value of ``x`` over all workers, element by element, at each of them."""
+    """Return the elementwise maximum of ``x`` over all workers, on each of them."""
     largest = x.clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return largest
 
 
 def sum_over_workers(x: Tensor) -> Tensor:
-    """The sum of ``x`` over all workers, at each of them; ``x`` itself where there is one.
+    """Return the sum of ``x`` over all workers, on each of them; with one worker ``x`` itself.
 
-    Its gradient is that of the sum of all workers' losses. Each worker has to call it the same
-    number of times, and to run its backward pass when the others do.
+    Its gradient is that of the sum of all workers' losses. Each worker must call it the same
+    number of times, and run its backward pass when the others do.
     """
     return x if worker_count() == 1 else _SumOverWorkers.apply(x)
 
 
 def gathered_rows(x: Tensor, dim: int) -> Tensor:
-    """``x`` of all workers, side by side along ``dim`` in their order; all give the same shape."""
+    """Concatenate ``x`` of all workers along ``dim``, in their order; shapes must be equal."""
     if worker_count() == 1:
         return x
     parts = [torch.empty_like(x) for _ in range(worker_count())]
@@ -56,9 +56,16 @@ def gathered_rows(x: Tensor, dim: int) -> Tensor:
 
 
 def own_rows(x: Tensor, dim: int) -> Tensor:
-    """What this worker gave to :func:`gathered_rows`; ValueError if there were other workers."""
+    """Return what this worker gave to :func:`gathered_rows`.
+
+    Raises:
+        ValueError: the rows do not divide among this number of workers.
+    """
     if worker_count() == 1:
         return x
     if x.size(dim) % worker_count():
-        raise ValueError(f"{x.size(dim)} rows cannot be shared by {worker_count()} workers")
+        raise ValueError(
+            f"{x.size(dim)} rows were gathered for {worker_count()} workers; the number of rows "
+            "must be a multiple of the number of workers"
+        )
     return x.chunk(worker_count(), dim)[dist.get_rank()]

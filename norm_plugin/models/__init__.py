@@ -1,6 +1,6 @@
-"""The fairseq side. Importing this registers the models and architectures, and wraps fairseq.
+"""The fairseq side. Importing it registers the models and architectures, and patches fairseq.
 
-Every module of this folder is imported here, so the model of another task is a new file.
+Every module of this folder is imported here, so a model of another task is a new file.
 """
 
 from __future__ import annotations

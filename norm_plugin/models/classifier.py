@@ -1,13 +1,13 @@
-"""The model ``norm_text_classifier``: the encoder of ``norm_transformer`` with a label a sentence.
+"""The model ``norm_text_classifier``: the encoder of ``norm_transformer``, one label per sentence.
 
-It is trained by fairseq's task and criterion ``sentence_prediction``. What represents a sentence is
-the mean of the encoder's output over its words:
+fairseq's task and criterion ``sentence_prediction`` train it. A sentence is represented by the mean
+of the encoder's output over its words:
 
     p(label | sentence) = softmax(W m + b),  m = mean_t h_t
 
-where h_t is the output of the last layer at word t, the end of the sentence included. The AdaNorm
-paper (Xu et al. 2019), whose sizes ``norm_text_classifier_rt`` has, does not say how it pools, nor
-its number of heads, nor the width of its feed-forward network.
+where h_t is the output of the last layer at word t, end of sentence included. The AdaNorm paper (Xu
+et al. 2019), whose sizes ``norm_text_classifier_rt`` has, does not say how it pools, nor its number
+of heads, nor the width of its feed-forward network.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.stacks import NormTransformerEncoder
 
 MODEL = "norm_text_classifier"
-MAX_POSITIONS = 512  # words of a sentence, as in fairseq's task
+MAX_POSITIONS = 512  # words per sentence, as in fairseq's task
 
 
 def mean_over_words(x: Tensor, padding_mask: Tensor) -> Tensor:
-    """The mean of x, (T, B, C), over positions not in the mask, (B, T): (B, C)."""
+    """Return the mean, (B, C), of x, (T, B, C), over positions outside the mask, (B, T)."""
     padding = padding_mask.t().unsqueeze(-1)
     return x.masked_fill(padding, 0).sum(0) / (~padding).sum(0)
 
 
 class ClassificationHead(nn.Module):
-    """A linear map of the mean over the words, after dropout: from ``dim`` channels to labels."""
+    """A linear map from the mean over the words, after dropout: ``dim`` channels to labels."""
 
     def __init__(self, dim: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class ClassificationHead(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """x: (T, B, C), padding_mask: (B, T); returns logits, (B, classes)."""
+        """Return logits, (B, classes). x: (T, B, C); padding_mask: (B, T)."""
         logits: Tensor = self.out_proj(self.dropout(mean_over_words(x, padding_mask)))
         return logits
 
 
 @register_model(MODEL)
 class NormTextClassifier(NormModel, FairseqEncoderModel):
-    """An encoder with classification heads, as the task ``sentence_prediction`` asks for them."""
+    """An encoder with classification heads, as the task ``sentence_prediction`` requires."""
 
     sides: ClassVar[tuple[str, ...]] = ("encoder",)
     tasks = ("sentence_prediction",)
@@ -74,7 +74,7 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
         return cls(cfg, NormTransformerEncoder(cfg, dictionary, embed_tokens))
 
     def register_classification_head(self, name: str, num_classes: int) -> None:
-        """Add a head; the task calls it after it has built the model."""
+        """Add a head; the task calls this after it has built the model."""
         head = ClassificationHead(self.cfg.encoder.embed_dim, num_classes, self.cfg.dropout)
         self.classification_heads[name] = head
 
@@ -88,12 +88,13 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
         features_only: bool = True,
         classification_head_name: str | None = None,
     ) -> tuple[Tensor, Any]:
-        """The logits of a head, (B, classes), or without a head the features, (B, T, C).
+        """Return the logits of a head, (B, classes), or without a head the features, (B, T, C).
 
         Args:
             src_tokens: (B, T).
-            src_lengths: (B,); not used, as the padding tells it.
-            features_only: not used, as this model predicts no words.
+            src_lengths: (B,); not used, because the padding determines it.
+            features_only: not used, because this model predicts no words.
+            classification_head_name: the head; None: return features.
         """
         encoded = super().forward(src_tokens, src_lengths)
         x = encoded["encoder_out"][0]
@@ -110,7 +111,7 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
         data_name_or_path: str = ".",
         **kwargs: Any,
     ) -> TextClassifierHub:
-        """As in fairseq; what it returns labels sentences."""
+        """Load a model as in fairseq; the returned object classifies sentences."""
         loaded = hub_utils.from_pretrained(
             model_name_or_path, checkpoint_file, data_name_or_path, archive_map={}, **kwargs
         )
@@ -118,14 +119,18 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
 
 
 class TextClassifierHub(nn.Module):
-    """A trained classifier for sentences that are tokenized as its training text."""
+    """A trained classifier of sentences that are tokenized as its training text."""
 
     def __init__(self, cfg: Any, task: Any, model: NormTextClassifier) -> None:
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
 
     def predict(self, sentence: str) -> dict[str, float]:
-        """The probability of each label of one sentence; ValueError for one without a word."""
+        """Return the probability of each label of a sentence.
+
+        Raises:
+            ValueError: the sentence is empty.
+        """
         if not sentence.strip():
             raise ValueError("the sentence is empty; give at least one word")
         dictionary, labels = self.task.source_dictionary, self.task.label_dictionary
@@ -142,19 +147,17 @@ class TextClassifierHub(nn.Module):
 
 
 def base_architecture(args: Any) -> None:
-    """The encoder of fairseq's base Transformer: 6 layers, 512 channels, FFN 2048, 8 heads."""
+    """Set the encoder of fairseq's base Transformer: 6 layers, 512 channels, FFN 2048, 8 heads."""
     args.max_positions = getattr(args, "max_positions", MAX_POSITIONS)
     args.max_source_positions = getattr(args, "max_source_positions", args.max_positions)
     stock.base_architecture(args)
 
 
 def rt_architecture(args: Any) -> None:
-    """Fill in the classifier of the AdaNorm paper on RT and SST5.
+    """Set the classifier of the AdaNorm paper on RT and SST5.
 
-    It has 4 layers, 128 channels, pre-norm and a dropout of 0.2.
-
-    The paper does not give the rest. FFN 256 and 4 heads are those of Transformer-Tiny (Wu et al.
-    2021), which has the same width.
+    It has 4 layers, 128 channels, pre-norm and a dropout of 0.2. The paper does not give the rest:
+    FFN 256 and 4 heads are those of Transformer-Tiny (Wu et al. 2021), which has the same width.
     """
     size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
     set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})

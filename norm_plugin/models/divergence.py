@@ -1,4 +1,4 @@
-"""Training stops at the first norm whose input is NaN or infinite, and names that norm."""
+"""Stop training at the first norm whose input is NaN or infinite, and name that norm."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from norm_plugin.norms.base.recomputation import is_recomputing
 def root_mean_square(
     x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
 ) -> Tensor:
-    """The root mean square of the real positions of ``x``, ().
+    """Return the root mean square of the real positions of ``x``, ().
 
-    It is NaN or infinite if and only if one of their values is. It reads x once and makes no copy.
-    The arguments are those of a norm. A finite value above 1e19, the root of the largest float32,
+    It is NaN or infinite if and only if one of their values is. x is read once and not copied. The
+    arguments are those of a norm. A finite value above 1e19, the root of the largest float32,
     counts as infinite, as it does in every norm that takes a square.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     lengths = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
     count = lengths.new_full((), lengths.numel())
     if padding_mask is not None:
-        # where, not a product: attention makes NaN of a sentence of nothing but padding
+        # where, not a product: attention gives NaN for a sentence that is all padding
         real = valid_positions(x, padding_mask, batch_first)
         lengths, count = torch.where(real, lengths, lengths.new_zeros(())), real.sum()
     return torch.linalg.vector_norm(lengths) / (count.clamp(min=1) * x.size(-1)).sqrt()
@@ -48,12 +48,12 @@ class DivergenceWatch:
                 module.register_forward_pre_hook(partial(self.look, name))
 
     def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
-        """The hook. inputs: x and, in fairseq's stacks, its padding mask and how x lies."""
+        """Record a norm's input: a hook. inputs: x and, in fairseq's stacks, mask and layout."""
         if norm.training and not is_recomputing():
             self.looks.append((site, norm, root_mean_square(inputs[0].detach(), *inputs[1:])))
 
     def check(self, update: int) -> None:
-        """Raise FloatingPointError if a value seen since the last check is not finite.
+        """Raise FloatingPointError if a value recorded since the last check is not finite.
 
         Args:
             update: the number of the current optimizer update.
@@ -82,7 +82,7 @@ class DivergenceWatch:
                 low, high = buffer.min().item(), buffer.max().item()
                 lines.append(f"its last finite {name} is within {low:.4g} and {high:.4g}")
         lines.append(
-            "try a lower learning rate, a longer warm-up or --clip-norm; --norm-nan-check off "
-            "trains on"
+            "try a lower learning rate, a longer warm-up or --clip-norm; to train on regardless, "
+            "set --norm-nan-check off"
         )
         return "; ".join(lines)

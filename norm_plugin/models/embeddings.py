@@ -1,4 +1,4 @@
-"""Word embeddings of one length: ``--norm-embedding fixnorm``.
+"""Word embeddings of equal length: ``--norm-embedding fixnorm``.
 
 FixNorm (Nguyen and Salazar 2019, arXiv 1910.05895) replaces each word embedding e by
 
@@ -9,9 +9,9 @@ g is a constant: sqrt(d) on the input, by which every Transformer multiplies its
 ``--no-scale-embedding``), and 1 in the output layer, where the gain of the decoder's last norm
 scales the logits.
 
-The paper's text was not read. The authors' code (tnq177/transformers_without_tears, model.py) was,
-and has these constants. It draws the embeddings uniformly within 0.01; here they stay fairseq's.
-The row of the padding is 0. It stays 0 and gets no gradient.
+The paper's text was not read. The authors' code (tnq177/transformers_without_tears, model.py) was
+read, and has these constants. It draws the embeddings uniformly within 0.01; here they are drawn by
+fairseq. The row of the padding is 0, stays 0 and gets no gradient.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from torch.nn import functional
 FIXNORM, PLAIN = "fixnorm", "none"
 EMBEDDINGS = (PLAIN, FIXNORM)
 """The values of ``--norm-embedding``."""
-TINY = 1e-12  # far below the length of any row that is not 0
+TINY = 1e-12  # far below the length of any row other than 0
 
 
 def unit_length(e: Tensor) -> Tensor:
-    """e / ||e|| over the last dimension, in the dtype of ``e``, (..., d); 0 for a row of zeros."""
+    """Return e / ||e|| over the last dimension, (..., d), in the dtype of ``e``; 0 for zeros."""
     wide = torch.promote_types(e.dtype, torch.float32)
     length = torch.linalg.vector_norm(e, dim=-1, keepdim=True, dtype=wide)
     return (e / length.clamp(min=TINY) * (length > 0)).to(e.dtype)
 
 
 class UnitEmbedding(nn.Embedding):
-    """An embedding whose vectors have length 1; the weight keeps its name and its values."""
+    """An embedding whose vectors have length 1; name and values of the weight do not change."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The embeddings of ``tokens``, (...) to (..., d)."""
+        """Return the embeddings of ``tokens``, (...), as (..., d)."""
         return unit_length(super().forward(tokens))
 
 
@@ -47,12 +47,12 @@ class UnitLinear(nn.Linear):
     """An output layer whose rows have length 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of ``x``, (..., d) to (..., words)."""
+        """Return the logits, (..., words), of ``x``, (..., d)."""
         return functional.linear(x, unit_length(self.weight), self.bias)
 
 
 def fix_embedding(embedding: nn.Embedding) -> UnitEmbedding:
-    """``embedding`` with vectors of length 1; they share their weight."""
+    """Return ``embedding`` with vectors of length 1, sharing its weight."""
     fixed = UnitEmbedding(
         embedding.num_embeddings,
         embedding.embedding_dim,
@@ -64,7 +64,7 @@ def fix_embedding(embedding: nn.Embedding) -> UnitEmbedding:
 
 
 def fix_output_layer(output: nn.Linear) -> UnitLinear:
-    """The output layer ``output`` with rows of length 1; they share their weight."""
+    """Return the output layer ``output`` with rows of length 1, sharing its weight."""
     with torch.device("meta"):  # no random numbers for weights that are replaced
         fixed = UnitLinear(output.in_features, output.out_features, bias=output.bias is not None)
     fixed.weight, fixed.bias = output.weight, output.bias
@@ -72,11 +72,11 @@ def fix_output_layer(output: nn.Linear) -> UnitLinear:
 
 
 def check_embedding(settings: object, embedding: str) -> None:
-    """Raise ValueError for embeddings or an output layer that are not one matrix."""
+    """Raise ValueError if the embeddings or the output layer are not a single matrix."""
     for key in ("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings"):
         value: Any = getattr(settings, key, None)
         if embedding == FIXNORM and value:
             raise ValueError(
-                f"--norm-embedding fixnorm needs embeddings in one matrix, but {key} is {value}: "
-                "drop one of them"
+                f"{key} is {value}, but --norm-embedding fixnorm needs embeddings in one matrix: "
+                "drop one of the two flags"
             )

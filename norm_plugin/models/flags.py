@@ -1,6 +1,6 @@
-"""The flags of a model about norms: their names, values and help, and their keys in YAML.
+"""The flags of a model that concern norms: their names, values, help and YAML keys.
 
-The options of the norms have flags too; the norms declare those themselves.
+The options of the norms have flags too, which the norms declare themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_re
 
 
 class Choice(NamedTuple):
-    """A flag that takes one of a few values.
+    """A flag that takes one of several values.
 
     Attributes:
-        choices: gives the values; a user's own placement adds to them.
+        choices: returns the values; a user's own placement extends them.
     """
 
     choices: Callable[[], Iterable[str]]
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 CHOICES = {
     PLACEMENT: Choice(
-        lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
+        lambda: PLACEMENTS, None, "where the norms are; sets --{encoder,decoder}-normalize-before"
     ),
     PLACEMENT_OF["encoder"]: Choice(
         lambda: PLACEMENTS, None, "placement of the encoder; overrides --norm-placement"
@@ -52,27 +52,27 @@ CHOICES = {
         "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
         "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
         "its released code), small, depth-scaled, fixup, t-fixup, gpt2, nanogpt, the released "
-        "forms of two of these (depth-scaled-released, fixup-released), or a placement that brings "
-        "its own weights; the default is what belongs to the placement",
+        "forms of two of these (depth-scaled-released, fixup-released), or a placement with "
+        "initial weights of its own; the default is that of the placement",
     ),
     EMBEDDING: Choice(
         lambda: EMBEDDINGS,
         PLAIN,
-        "fixnorm: each word embedding is divided by its length (Nguyen and Salazar 2019)",
+        "fixnorm: divide each word embedding by its length (Nguyen and Salazar 2019)",
     ),
     HEAD_WIDTH: Choice(
         lambda: (HEAD, FULL),
         HEAD,
-        "what a norm of queries, keys or values is taken over: the channels of each head, or all "
-        "channels before the heads are split (OLMo 2)",
+        "the channels that a norm of queries, keys or values normalizes together: those of each "
+        "head, or all channels before the heads are split (OLMo 2)",
     ),
     NAN_CHECK: Choice(
-        lambda: ON_OFF, "on", "stop training when the input of a norm is NaN or infinite"
+        lambda: ON_OFF, "on", "stop training if the input of a norm is NaN or infinite"
     ),
     KERNELS_CHOICE: Choice(
         lambda: KERNELS,
         AUTO,
-        "what computes the norms: auto (the kernels of the device if there are any, else plain "
+        "how norms are computed: auto (the kernels of the device if available, else plain "
         "torch), off (plain torch), cpu, triton, compile (torch.compile); the environment variable "
         f"{VARIABLE} overrides it",
     ),
@@ -80,21 +80,21 @@ CHOICES = {
         lambda: ON_OFF,
         "off",
         "compute the dropout and the residual sum of a branch in one pass, which is faster on a "
-        "CPU and keeps no mask, but draws other random numbers than stock fairseq; for placements "
-        "whose branches end in x + f",
+        "CPU and stores no mask, but draws other random numbers than stock fairseq; only for "
+        "placements whose branches end in x + f",
     ),
     ALLOW: Choice(
         lambda: ON_OFF,
         "off",
-        "allow a checkpoint that was trained with another norm, option or placement, whose other "
-        "weights are loaded; otherwise that is an error",
+        "allow a checkpoint that was trained with another norm, option or placement, and load its "
+        "other weights; by default this is an error",
     ),
 }
-"""The flags other than those of sites and of the norms' options, by their keys."""
+"""The flags other than those of sites and of the norms' options, by key."""
 
 
 class Value(NamedTuple):
-    """A flag that takes a value of a type; it is unset by default."""
+    """A flag that takes a value of a given type; it is unset by default."""
 
     type: type
     help: str
@@ -103,22 +103,22 @@ class Value(NamedTuple):
 VALUES = {
     STAT_TOKENS: Value(
         int,
-        "take batch statistics over groups of N tokens of the batch, and not over all of them; "
+        "take batch statistics over groups of N tokens of the batch instead of all of them; "
         "statistics are then not synchronized over workers",
     ),
     RECORD: Value(
-        int, "record statistics of the norms in every N-th update, from the first one on"
+        int, "record statistics of the norms in every N-th update, starting with the first"
     ),
     RECORD_SITES: Value(
         str,
         "sites to record, separated by commas: all (the default), encoder, decoder, or the end of "
-        "a flag above, such as encoder-self",
+        "a --norm-type flag, such as encoder-self",
     ),
     RECORD_FILE: Value(
-        str, "file of the records (default: norm_record.jsonl.gz in the folder of the checkpoints)"
+        str, "file of the records (default: norm_record.jsonl.gz in the checkpoint folder)"
     ),
 }
-"""The flags that take a value, by their keys."""
+"""The flags that take a value, by key."""
 
 SITE_FLAGS: dict[str, str] = {
     "encoder": "norm of all encoder sites",
@@ -135,19 +135,19 @@ SITE_FLAGS: dict[str, str] = {
     "key": "norm of the keys of every attention (default: none, or that of the placement)",
     "value": "norm of the values of every attention (default: none, or that of the placement)",
 }
-"""``--norm-type-<key>``: the more specific flag wins over the less specific one."""
+"""``--norm-type-<key>``: the more specific flag overrides the less specific one."""
 
 
 def norm_type_field(flag: str) -> str:
-    """The configuration key of a site flag: ``encoder-self`` -> ``norm_type_encoder_self``."""
+    """Return the configuration key of a site: ``encoder-self`` -> ``norm_type_encoder_self``."""
     return "norm_type_" + flag.replace("-", "_")
 
 
 def option_field(name: str) -> str:
-    """The configuration key of a norm's option: ``alpha_fwd`` -> ``norm_alpha_fwd``."""
+    """Return the configuration key of a norm's option: ``alpha_fwd`` -> ``norm_alpha_fwd``."""
     return "norm_" + name
 
 
 def flag_of(field: str) -> str:
-    """The command-line flag of a configuration key: ``norm_init`` -> ``--norm-init``."""
+    """Return the command-line flag of a configuration key: ``norm_init`` -> ``--norm-init``."""
     return "--" + field.replace("_", "-")

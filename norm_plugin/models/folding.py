@@ -1,7 +1,7 @@
-"""Folding norms into the linear maps beside them, for inference.
+"""Folding norms into the neighboring linear maps, for inference.
 
-A norm whose statistics are constants in inference computes y = gain * x + offset. If it stands on
-the input of a branch, as in x + f(norm(x)), y goes into linear maps only. For each of them
+A norm whose statistics are constant in inference computes y = gain * x + offset. If it is on the
+input of a branch, as in x + f(norm(x)), y goes into linear maps only. For each of them
 
     W y + b = (W diag(gain)) x + (b + W offset)
 
@@ -18,9 +18,9 @@ so new weights and biases replace the norm. The maps after a norm are
 
 After folding the final norm of the encoder, the encoder returns the input of that norm. A norm
 inside a branch or on its output is folded into the last map of the branch: out_proj of the
-attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers
-or in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
-placement declares at which slots a norm can fold.
+attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers or in
+none. The products are computed in float64 and rounded once, so logits differ by rounding. The
+placement declares at which slots a norm can be folded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
     "decoder-cross": ("encoder_attn.q_proj",),
     "decoder-ffn": ("fc1",),
 }
-"""The linear maps of the same layer that take the norm's output, by site."""
+"""The linear maps of the same layer that receive the norm's output, by site."""
 MAPS_OVER_ENCODER = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 CROSS_SELF = {"decoder-self", "encoder-final"}
 """Sites whose outputs go through the same maps with --cross-self-attention."""
@@ -70,13 +70,13 @@ CROSS_SELF = {"decoder-self", "encoder-final"}
 
 @dataclass(frozen=True)
 class Folding:
-    """What became of one site.
+    """The result for one site.
 
     Attributes:
-        norm: its name.
-        reason: why it stays; empty: it was folded.
-        norms: paths in the model of the norms that are gone.
-        maps: paths of the linear maps that took them in.
+        norm: the name of its norm.
+        reason: why the norm was not folded; empty: it was folded.
+        norms: paths in the model of the norms that were folded.
+        maps: paths of the linear maps into which they were folded.
     """
 
     site: Site
@@ -87,7 +87,7 @@ class Folding:
 
     def __str__(self) -> str:
         if self.reason:
-            return f"{self.site.name}: {self.norm} stays: {self.reason}"
+            return f"{self.site.name}: {self.norm} is not folded: {self.reason}"
         kinds = dict.fromkeys(path.rpartition(".")[2] for path in self.maps)
         return (
             f"{self.site.name}: {self.norm} folded, {len(self.norms)} "
@@ -96,10 +96,13 @@ class Folding:
 
 
 def fold_norms(model: nn.Module) -> list[Folding]:
-    """Fold every norm of ``model`` that can be folded; the model is for inference from then on.
+    """Fold every norm of ``model`` that can be folded; afterwards the model is for inference only.
 
-    Weights and biases are changed in place, and the norms' place is taken by ``none``, in
-    ``model.cfg`` too. What is returned has an entry for each site with a norm.
+    Weights and biases are changed in place, and folded norms are replaced by ``none``, in
+    ``model.cfg`` too.
+
+    Returns:
+        One entry per site with a norm.
 
     Raises:
         ValueError: the model is not a ``norm_transformer``.
@@ -114,7 +117,7 @@ def fold_norms(model: nn.Module) -> list[Folding]:
 
 
 def fold_and_log(filename: str, model: nn.Module) -> None:
-    """Fold the norms of a model that was loaded from ``filename``, and log what became of them."""
+    """Fold the norms of a model that was loaded from ``filename``, and log the result."""
     if not isinstance(model, NormModel):
         logger.warning("%s: a %s has no norms to fold", filename, type(model).__name__)
         return
@@ -122,11 +125,11 @@ def fold_and_log(filename: str, model: nn.Module) -> None:
     for folding in foldings:
         logger.info("%s: %s", filename, folding)
     if all(folding.reason for folding in foldings):
-        logger.warning("%s: no norm could be folded; it decodes as it is", filename)
+        logger.warning("%s: no norm could be folded; decoding with all norms", filename)
 
 
 def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
-    """Fold the sites that share a flag: all or none, as the flag says that they are gone."""
+    """Fold the sites that share a flag, all or none: the flag's value becomes ``none``."""
     steps: dict[Site, list[tuple[nn.Module, InferenceAffine, list[nn.Linear]]]] = {}
     reasons: dict[Site, str] = {}
     for site in sites:
@@ -139,7 +142,7 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
             reasons[site] = str(reason)
     names = {site: model.cfg.plan.at(site).norm for site in sites}
     if reasons:
-        shared = f"it shares its flag with {', '.join(site.name for site in reasons)}, which stays"
+        shared = f"it shares its flag with {', '.join(site.name for site in reasons)}, not foldable"
         return [Folding(site, names[site], reasons.get(site, shared)) for site in sites]
     paths = {module: path for path, module in model.named_modules()}
     foldings = []
@@ -158,10 +161,10 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
 
 
 def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> None:
-    """Let ``linear`` take in y = gain * x + offset, in place.
+    """Fold y = gain * x + offset into ``linear``, in place.
 
     Args:
-        before: y is of the output of ``linear``, (..., C); else it is its input.
+        before: y is the output of ``linear``, (..., C), scaled and shifted; else its input.
     """
     gain, offset = channel_map
     with torch.no_grad():
@@ -171,22 +174,22 @@ def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> 
 
 
 def _put_identity(owner: nn.Module, attribute: str) -> None:
-    """Let no norm stand in the place of one."""
+    """Replace a norm by the identity."""
     setattr(owner, attribute, build_norm(IDENTITY, getattr(owner, attribute).dim))
 
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
-    """The modules that have the norms of ``site``: layers, or the stack itself."""
+    """Return the modules that hold the norms of ``site``: layers, or the stack itself."""
     stack = model.stack(site.side)
     if site.flag not in MAPS_OF_LAYER and site.flag not in PROJECTIONS:
         return [stack]
-    # children(): to iterate over layers under LayerDrop drops some of them
+    # children(): iterating over layers under LayerDrop drops some of them
     layers = stack.layers.children()
     return [layer for layer in layers if isinstance(getattr(layer, site.attribute, None), Norm)]
 
 
 def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceAffine:
-    """The norm of ``site`` in ``owner`` as a map."""
+    """Return the norm of ``site`` in ``owner`` as a map with a gain and an offset."""
     norm: Norm = getattr(owner, site.attribute)
     if site.flag in PROJECTIONS:
         into_product = "its output goes into the product of queries and keys"
@@ -203,16 +206,16 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceA
         raise CannotFold(reason)
     channel_map = norm.inference_map()
     if slot == INPUT:
-        # `enter` stays in the layer: it scales x there, and has to scale the offset here
+        # `enter` stays in the layer, where it scales x; here it must scale the offset
         branch = site.flag.rpartition("-")[2]
         return InferenceAffine(channel_map.gain, placement.enter(channel_map.offset, branch))
     return channel_map
 
 
 def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
-    """The linear maps to fold the norm of ``site`` in ``owner`` into, all of which can take it."""
+    """Return the linear maps to fold the norm of ``site`` in ``owner`` into; raise CannotFold."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
-        raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
+        raise CannotFold("k_proj and v_proj receive the outputs of both encoder and decoder")
     if site == FINAL_SITES["decoder"]:
         maps = [(owner, _output_map(owner))]
     elif site == FINAL_SITES["encoder"]:
@@ -225,30 +228,30 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
     else:
         maps = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
     if not maps:
-        raise CannotFold("no linear map takes its output")
+        raise CannotFold("no linear map receives its output")
     shared = _shared_parameters(model)
     return [_checked(attrgetter(path)(module), path, shared) for module, path in maps]
 
 
 def _output_map(decoder: Any) -> str:
-    """What takes the decoder's output first."""
+    """Return the name of the module that receives the decoder's output."""
     if decoder.project_out_dim is not None:
         return "project_out_dim"
     return "output_projection" if decoder.adaptive_softmax is None else "adaptive_softmax"
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
-    """``id`` of the parameters that stand at more than one place of the model."""
+    """Return the ``id`` of each parameter that occurs in more than one place of the model."""
     places = Counter(id(value) for _, value in model.named_parameters(remove_duplicate=False))
     return {parameter for parameter, count in places.items() if count > 1}
 
 
 def _checked(linear: nn.Module, path: str, shared: set[int]) -> nn.Linear:
-    """``linear``, if it can take a norm in; raises CannotFold."""
+    """Return ``linear`` if a norm can be folded into it; otherwise raise CannotFold."""
     if type(linear) is not nn.Linear:
-        raise CannotFold(f"{path} is of type {type(linear).__name__}, no plain linear map")
+        raise CannotFold(f"{path} is of type {type(linear).__name__}, not a plain linear map")
     if id(linear.weight) in shared:
         raise CannotFold(f"{path} shares its weights with another module")
     if "bias" not in dict(linear.named_parameters(recurse=False)):
-        raise CannotFold(f"{path} has no bias to take the offset")
+        raise CannotFold(f"{path} has no bias to absorb the offset")
     return linear

@@ -1,16 +1,16 @@
-"""The weights that a layer starts from: ``--norm-init``.
+"""The initial weights of a layer: ``--norm-init``.
 
-A flag of its own, so that any norm and placement can be compared under any of these:
+This is a separate flag, so that any norm and placement can be compared under any of these:
 
-    xavier              fairseq's own, nothing is drawn anew: attention is Xavier uniform
-                        (Glorot and Bengio 2010), the feed-forward network is torch's default
+    xavier              fairseq's own, unchanged: attention is Xavier uniform (Glorot and Bengio
+                        2010), the feed-forward network is torch's default
     kaiming             every linear map of a layer: w uniform within 1 / sqrt(fan_in), biases 0
     kaiming-attention   the projections of attention only, which is all that ``--init_method km``
                         of the code released with AdaNorm changes
 
 and those that depend on the width d or on the number of layers, with l the number of a layer, N
-encoder and M decoder layers, and L the number of branches of a stack. The text of none of their
-papers was read; the formulas are quoted from notes, and where it is named the code was read:
+encoder and M decoder layers, and L the number of branches of a stack. None of their papers' texts
+was read; the formulas are quoted from notes, and code was read where it is named:
 
     small          Nguyen and Salazar 2019, arXiv 1910.05895, "SmallInit": w normal of variance
                    2 / (d + 4 d) in attentions and 2 / (d + d_ff) in feed-forward networks, as in
@@ -20,12 +20,12 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    read in excerpts) divides the variance by sqrt(l), so the weights by l^(1/4):
                    ``depth-scaled-released``
     fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
-                   and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An
-                   attention is taken as W_V and W_O. The authors take it as four maps, and scale
+                   and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps per branch. An
+                   attention counts as W_V and W_O. The authors count it as four maps, and scale
                    W_Q, W_K and W_V by L^(-1/6), with L = 2 N + 3 M over both stacks
                    (hongyi-zhang/Fixup, multihead_attention_zero.py and issue 8):
                    ``fixup-released``. The learned scales and offsets of the paper, and its 0 for
-                   the output projection, are not part of this: a flag for initial weights adds no
+                   the output projection, are not included: a flag for initial weights adds no
                    parameters, and the projection may be shared with the embeddings
     t-fixup        Huang et al. 2020, "Improving Transformer Optimization Through Better
                    Initialization": Xavier uniform; W_V, W_O, W_1 and W_2 are scaled by
@@ -37,22 +37,21 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    it leaves W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
     gpt2           Radford et al. 2019, section 2.3: the last map of each branch is divided by
                    sqrt(L), which is sqrt(2 N) in a stack of N layers with two branches. Its normal
-                   weights of standard deviation 0.02 are not part of this: the others stay
-                   fairseq's
-    nanogpt        GPT-2's start as nanoGPT has it (karpathy/nanoGPT, model.py): every linear map
-                   and the embeddings of tokens and positions are normal of standard deviation
-                   0.02, the last map of each branch 0.02 / sqrt(L), biases 0. nanoGPT does not
-                   scale its embeddings: add ``--no-scale-embedding``
+                   weights of standard deviation 0.02 are not included: the others are fairseq's
+    nanogpt        GPT-2's start as in nanoGPT (karpathy/nanoGPT, model.py): every linear map and
+                   the embeddings of tokens and positions are normal of standard deviation 0.02,
+                   the last map of each branch 0.02 / sqrt(L), biases 0. nanoGPT does not scale its
+                   embeddings: add ``--no-scale-embedding``
 
-A placement may bring weights of its own; its name is then one more value of the flag. Embeddings
-and the output projection stay fairseq's, except with ``t-fixup`` and ``nanogpt``.
+A placement may define initial weights of its own; its name is then one more value of the flag.
+Embeddings and the output projection are fairseq's, except with ``t-fixup`` and ``nanogpt``.
 
 The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialization with AdaNorm. Kaiming
 initialization (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky ReLU of slope
 a. The paper names neither a nor the distribution; both are taken from its released code, a =
 sqrt(5) and uniform, which is also torch's default for the weights of a linear map.
-``kaiming-attention`` is not the whole start of that code: its feed-forward maps are Xavier uniform
-with biases 0, whatever ``--init_method`` says, and here they stay as fairseq builds them today.
+``kaiming-attention`` is not the whole initialization of that code: its feed-forward maps are Xavier
+uniform with biases 0, whatever ``--init_method`` says; here they are those of current fairseq.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ NANOGPT_STD = 0.02
 
 
 def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
-    """W_Q, W_K, W_V and W_O of every attention of a Transformer layer, in this order."""
+    """Yield W_Q, W_K, W_V and W_O of every attention of a Transformer layer, in this order."""
     for module in layer.modules():
         if isinstance(module, MultiheadAttention):
             for projection in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
@@ -84,19 +83,19 @@ def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
 
 
 def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
-    """Every linear map of a Transformer layer."""
+    """Yield every linear map of a Transformer layer."""
     return (module for module in layer.modules() if isinstance(module, nn.Linear))
 
 
 def value_maps(layer: nn.Module) -> list[nn.Linear]:
-    """W_V and W_O of every attention of a Transformer layer, and W_1 and W_2."""
+    """Return W_V and W_O of every attention of a Transformer layer, and W_1 and W_2."""
     projections = list(attention_projections(layer))
     queries_and_keys = {id(linear) for linear in [*projections[0::4], *projections[1::4]]}
     return [linear for linear in linear_maps(layer) if id(linear) not in queries_and_keys]
 
 
 def last_maps(layer: nn.Module) -> list[nn.Linear]:
-    """The linear map that each branch of a Transformer layer ends in."""
+    """Return the last linear map of each branch of a Transformer layer."""
     projections = list(attention_projections(layer))
     assert isinstance(layer.fc2, nn.Linear)
     return [*projections[3::4], layer.fc2]
@@ -106,26 +105,26 @@ def last_maps(layer: nn.Module) -> list[nn.Linear]:
 
 
 def kaiming(layer: nn.Module, place: LayerPlace) -> None:
-    """Kaiming initialization of every linear map of ``layer``."""
+    """Apply Kaiming initialization to every linear map of ``layer``."""
     for linear in linear_maps(layer):
         _draw(linear)
 
 
 def kaiming_attention(layer: nn.Module, place: LayerPlace) -> None:
-    """The released code's ``km``: the attention of ``layer`` alone; its other maps stay."""
+    """Initialize the attention of ``layer`` as the released code's ``km``, and nothing else."""
     for linear in attention_projections(layer):
         _draw(linear)
 
 
 def _draw(linear: nn.Linear) -> None:
-    """Uniform weights of variance 2 / ((1 + a^2) fan_in), and no bias."""
+    """Draw uniform weights of variance 2 / ((1 + a^2) fan_in), and set the bias to 0."""
     nn.init.kaiming_uniform_(linear.weight, a=SLOPE)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 
 
 def small(layer: nn.Module, place: LayerPlace) -> None:
-    """SmallInit of every linear map of ``layer``; biases 0."""
+    """Apply SmallInit to every linear map of ``layer``; biases are 0."""
     for linear in linear_maps(layer):
         nn.init.xavier_normal_(linear.weight)
         _no_bias(linear)
@@ -134,21 +133,21 @@ def small(layer: nn.Module, place: LayerPlace) -> None:
 
 
 def depth_scaled(layer: nn.Module, place: LayerPlace, power: float = -1 / 2) -> None:
-    """DS-Init of every linear map of ``layer``, times l^power; biases 0."""
+    """Apply DS-Init, scaled by l^power, to every linear map of ``layer``; biases are 0."""
     for linear in linear_maps(layer):
         nn.init.xavier_uniform_(linear.weight, gain=place.index**power)
         _no_bias(linear)
 
 
 def fixup(layer: nn.Module, place: LayerPlace) -> None:
-    """Fixup of a layer that fairseq has built; what it does not name stays fairseq's."""
+    """Apply Fixup to a layer that fairseq has built; other weights do not change."""
     for linear in value_maps(layer):
         linear.weight.data.mul_(place.branches_of_stack ** (-1 / 2))  # m = 2
     _no_last_maps(layer)
 
 
 def fixup_released(layer: nn.Module, place: LayerPlace) -> None:
-    """Fixup as in the authors' code: an attention of four maps, L counted over both stacks."""
+    """Apply Fixup as the authors' code does: four maps per attention, L over both stacks."""
     branches = place.branches_of_stack
     if place.encoder_layers and place.decoder_layers:
         branches = 2 * place.encoder_layers + 3 * place.decoder_layers
@@ -166,7 +165,7 @@ def _no_last_maps(layer: nn.Module) -> None:
 
 
 def gpt2(layer: nn.Module, place: LayerPlace) -> None:
-    """The last map of each branch of a layer that fairseq has built, divided by sqrt(L)."""
+    """Divide the last map of each branch of a layer that fairseq has built by sqrt(L)."""
     for linear in last_maps(layer):
         linear.weight.data.mul_(place.branches_of_stack ** (-1 / 2))
 
@@ -180,7 +179,7 @@ def nanogpt(layer: nn.Module, place: LayerPlace) -> None:
 
 
 def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
-    """T-Fixup of the linear maps of ``layer``; biases 0."""
+    """Apply T-Fixup to the linear maps of ``layer``; biases are 0."""
     alone = not (place.encoder_layers and place.decoder_layers)
     if place.side == "encoder" and not alone:
         gain = 0.67 * place.encoder_layers ** (-1 / 4)
@@ -194,7 +193,7 @@ def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
 
 
 def t_fixup_embedding(embedding: nn.Embedding, place: LayerPlace) -> None:
-    """T-Fixup of the embeddings of a stack; that of padding is 0."""
+    """Apply T-Fixup to the embeddings of a stack; the row of the padding is 0."""
     std = embedding.embedding_dim ** (-1 / 2) * (9 * place.layers) ** (-1 / 4)
     _draw_embedding(embedding, std)
 
@@ -223,21 +222,21 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     "gpt2": gpt2,
     NANOGPT: nanogpt,
 }
-"""What is done to a layer that fairseq has built, by the value of ``--norm-init``."""
+"""The functions that initialize a layer built by fairseq, by the value of ``--norm-init``."""
 
 
 def of_placement(name: str) -> str:
-    """The initialization that belongs to placement ``name``: fairseq's own, unless it has one."""
+    """Return the default initialization of placement ``name``: its own, or else fairseq's."""
     return name if overrides(placement_class(name), "initialize") else XAVIER
 
 
 def initializations() -> list[str]:
-    """The values of ``--norm-init``: those above, and each placement that draws its own weights."""
+    """Return the values of ``--norm-init``: those above, and placements with their own weights."""
     return [*INITIALIZATIONS, *(name for name in PLACEMENTS if of_placement(name) == name)]
 
 
 def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:
-    """Draw the weights of a layer that fairseq has built, by a value of ``--norm-init``."""
+    """Initialize a layer that fairseq has built, by a value of ``--norm-init``."""
     if init in INITIALIZATIONS:
         INITIALIZATIONS[init](layer, place)
     else:
@@ -247,9 +246,9 @@ def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:
 def initialize_embeddings(
     tokens: nn.Module, positions: nn.Module | None, init: str, place: LayerPlace
 ) -> None:
-    """Draw the embeddings of a stack whose layers have ``place``, by a value of ``--norm-init``.
+    """Initialize the embeddings of a stack whose layers have ``place``, by ``--norm-init``.
 
-    Embeddings that the stacks share are drawn for each, so the decoder's draw is what stays.
+    Embeddings that the stacks share are drawn for each, so the decoder's draw remains.
     """
     if init == T_FIXUP and isinstance(tokens, nn.Embedding):
         t_fixup_embedding(tokens, place)

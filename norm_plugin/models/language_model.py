@@ -19,7 +19,7 @@ from norm_plugin.models.segments import TASK
 from norm_plugin.models.stacks import NormTransformerDecoder
 
 FAIRSEQS_NORMFORMER = ("scale_fc", "scale_attn", "scale_heads", "scale_resids")
-"""fairseq's own flags that add LayerNorms and scales, which no plan would know of."""
+"""fairseq's own flags that add LayerNorms and scales, which the plan does not cover."""
 
 
 @register_model("norm_transformer_lm")
@@ -33,12 +33,12 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
-        """See :meth:`NormModel.build_model`; ValueError also for norms of fairseq's own."""
+        """Build as :meth:`NormModel.build_model`; ValueError also for fairseq's own extra norms."""
         for key in FAIRSEQS_NORMFORMER:
             if getattr(args, key, None):
                 raise ValueError(
-                    f"{flag_of(key)} adds norms of fairseq's own: drop it, and give "
-                    f"{flag_of(PLACEMENT)} normformer for NormFormer"
+                    f"{flag_of(key)} adds norms of fairseq's own: drop it; for NormFormer, give "
+                    f"{flag_of(PLACEMENT)} normformer"
                 )
         with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
             args.max_target_positions = positions(args, task)
@@ -53,9 +53,9 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
 
 
 def positions(settings: Any, task: Any) -> int:
-    """The longest input: ``--max-target-positions``, else ``--tokens-per-sample``.
+    """Return the longest input: ``--max-target-positions``, else ``--tokens-per-sample``.
 
-    On a command line the model's settings hold both; in YAML they are settings of the task.
+    On a command line, the model's settings contain both; in YAML they are settings of the task.
     """
     for owner in (settings, getattr(task, "args", None), getattr(task, "cfg", None)):
         for key in ("max_target_positions", "tokens_per_sample"):
@@ -66,9 +66,9 @@ def positions(settings: Any, task: Any) -> int:
 
 @contextlib.contextmanager
 def decoder_class(cls: type) -> Iterator[None]:
-    """Within this context fairseq builds the decoder of a language model from ``cls``.
+    """Return a context in which fairseq builds the decoder of a language model from ``cls``.
 
-    Its ``build_model`` names the class and has no hook for another one.
+    fairseq's ``build_model`` names the class and has no hook for another one.
     """
     before = transformer_lm.TransformerDecoder
     transformer_lm.TransformerDecoder = cls

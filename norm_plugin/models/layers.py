@@ -1,9 +1,8 @@
 """fairseq's Transformer layers with the norms and the residual connections of the plan.
 
 The modules are fairseq's: attentions, linear maps and dropout. The forward of each layer is written
-here, in the order of the equation in ``norm_plugin.placements.base``. Only what happens within an
-attention is done by hooks on its linear maps: norms of queries, keys and values, and what comes
-before its last map.
+here, in the order of the equation in ``norm_plugin.placements.base``. Hooks on linear maps are used
+only inside an attention: for norms of queries, keys and values, and for what precedes its last map.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from norm_plugin.placements import (
 
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
-    """Within this context every position is padding to the norms of ``model``."""
+    """Return a context in which the norms of ``model`` treat every position as padding."""
     handles = [
         module.register_forward_pre_hook(_mask_all)
         for module in model.modules()
@@ -66,8 +65,8 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
 
 
 def _mask_all(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook before a norm: every position of x, (T, B, C) or (B, T, C), is padding."""
-    if not norm.training or len(inputs) == 1:  # without a mask: of queries, keys and values
+    """Replace the mask of a norm's input x, (T, B, C) or (B, T, C), by all padding: a hook."""
+    if not norm.training or len(inputs) == 1:  # norms of queries, keys and values have no mask
         return inputs
     x, _, batch_first = inputs
     batch, time = (0, 1) if batch_first else (1, 0)
@@ -77,7 +76,7 @@ def _mask_all(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 class FusedDropout(FairseqDropout, HasKernelChoice):
     """``--norm-fused-dropout on``: dropout and the residual sum in one pass.
 
-    Like a norm it computes by the kernels that are there, until ``set_kernels`` says otherwise.
+    Like a norm, it uses the available kernels, until ``set_kernels`` selects others.
     """
 
     def __init__(self, dropout: FairseqDropout) -> None:
@@ -85,19 +84,19 @@ class FusedDropout(FairseqDropout, HasKernelChoice):
         self.kernels = resolve(None)
 
     def sum(self, x: Tensor, f: Tensor) -> Tensor:
-        """x + dropout(f), both (T, B, C)."""
+        """Return x + dropout(f), both (T, B, C)."""
         if self.p > 0 and (self.training or self.apply_during_inference):
             return dropout_sum(x, f, self.p, self.kernels)
         return x + f
 
 
 def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> FusedDropout:
-    """``dropout`` computed with the residual sum; ValueError if a placement has more between."""
+    """Return ``dropout`` fused with the residual sum; ValueError unless branches end in x + f."""
     cls = type(placement)
     if overrides(cls, "join") or any(OUTPUT in cls.norms_of(b) for b in placement.place.branches):
         raise ValueError(
-            f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but this placement is "
-            f"{cls.equation}: leave the flag out"
+            f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but the placement is "
+            f"{cls.equation}: drop the flag"
         )
     return FusedDropout(dropout)
 
@@ -114,12 +113,12 @@ class LayerNorms:
         self.calls: Counter[str] = Counter()
 
     def __call__(self, branch: str, slot: str, x: Tensor) -> Tensor:
-        """The norm at ``slot`` of ``branch``, of x, (T, B, C); x itself without one."""
+        """Apply the norm at ``slot`` of ``branch`` to x, (T, B, C); return x if there is none."""
         attribute = self.layer.attributes.get((branch, slot))
         if attribute is None:
             return x
         norm: Any = getattr(self.layer, attribute)
-        if not norm.training:  # then no other position counts
+        if not norm.training:  # in inference no norm uses the mask
             inputs: tuple[Any, ...] = (x,)
         else:
             norm.call = self.calls[attribute]
@@ -130,11 +129,11 @@ class LayerNorms:
 
 
 class PlannedLayer(nn.Module):
-    """What the layers of both stacks do as the plan says.
+    """The parts of the forward that the layers of both stacks share, as given by the plan.
 
     Attributes:
         placement: how the branches join the stream.
-        attributes: by branch and slot, the name of the norm that is there.
+        attributes: the name of the norm at each branch and slot.
     """
 
     embed_dim: int
@@ -175,29 +174,29 @@ class PlannedLayer(nn.Module):
 
     @property
     def slots(self) -> dict[str, str]:
-        """By the name of a norm, its slot in the branch."""
+        """Return the slot in its branch of each norm, by the norm's name."""
         return {attribute: slot for (_, slot), attribute in self.attributes.items()}
 
     # ---- the parts of the forward ----------------------------------------------------------------
 
     def norms(self, padding_mask: Tensor | None) -> LayerNorms:
-        """The norms for one forward with this mask, (B, T); the placement calls its own by them."""
+        """Return the norms for a forward with this mask, (B, T), and give them to the placement."""
         self.placement.norm = norm = LayerNorms(self, padding_mask)
         return norm
 
     def branch_input(self, branch: str, x: Tensor, norm: LayerNorms) -> tuple[Tensor, Tensor]:
-        """x, z = read(norm_stream(x)); y = enter(norm_input(z)): the stream and y, (T, B, C)."""
+        """Compute x, z = read(norm_stream(x)), y = enter(norm_input(z)); return x, y, (T, B, C)."""
         x, z = self.placement.read(norm(branch, STREAM, x), branch)
         return x, self.placement.enter(norm(branch, INPUT, z), branch)
 
     def feed_forward(self, y: Tensor, norm: LayerNorms) -> Tensor:
-        """W_2 norm_inner(inside(dropout(act(W_1 y)))), (T, B, C)."""
+        """Return W_2 norm_inner(inside(dropout(act(W_1 y)))), (T, B, C)."""
         h = self.activation_dropout_module(self.activation_fn(self.fc1(y)))
         f: Tensor = self.fc2(norm("ffn", INNER, self.placement.inside(h, "ffn")))
         return f
 
     def join(self, branch: str, x: Tensor, f: Tensor, norm: LayerNorms) -> Tensor:
-        """norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
+        """Return norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
         if isinstance(self.dropout_module, FusedDropout):
             return norm(branch, SUM, self.dropout_module.sum(x, f))
         if self.placement.norm_before_dropout:
@@ -209,9 +208,9 @@ class PlannedLayer(nn.Module):
     # ---- within the attentions -------------------------------------------------------------------
 
     def _attention(self, branch: str) -> MultiheadAttention:
-        """The attention of ``branch``, whose linear maps fairseq calls from now on.
+        """Return the attention of ``branch``, set to call its linear maps.
 
-        Else torch computes it in one function, which takes the weights of the maps and calls none.
+        Otherwise torch computes it in one function that reads the weights and calls no map.
         """
         attention: MultiheadAttention = getattr(self, ATTENTIONS[branch])
         attention._set_skip_embed_dim_check()
@@ -220,7 +219,7 @@ class PlannedLayer(nn.Module):
     def _before_last_map(
         self, branch: str, out_proj: nn.Module, inputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """The hook before the last map of an attention: norm_inner(inside(h))."""
+        """Replace the input of an attention's last map by norm_inner(inside(h)): a hook."""
         h = self.placement.inside(inputs[0], branch)
         return (self.placement.norm(branch, INNER, h),)
 
@@ -234,7 +233,7 @@ class PlannedLayer(nn.Module):
     def _after_projection(
         self, attribute: str, heads: int, projection: nn.Module, inputs: Any, x: Tensor
     ) -> Tensor:
-        """The hook after a projection: its output x, (T, B, C), normalized in ``heads`` parts."""
+        """Normalize the output x of a projection, (T, B, C), in ``heads`` parts: a hook."""
         normalized: Tensor = getattr(self, attribute)(x.unflatten(-1, (heads, -1)))
         return normalized.flatten(-2)
 
@@ -245,22 +244,22 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
     def __init__(self, cfg: NormConfig, layer: LayerPlan, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
         self.install_norms(cfg, layer)
-        # fairseq after 0.12.2 computes a loaded layer as one fused kernel, which knows LayerNorm
-        # only and would pass these norms over
+        # fairseq after 0.12.2 computes a loaded layer as one fused kernel, which assumes LayerNorm
+        # and would skip these norms
         self.can_use_fastpath = False
 
     def forward(
         self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
     ) -> Any:
-        """As in fairseq.
+        """Compute the layer, with fairseq's signature.
 
         Args:
-            x: (T, B, C), or with several streams side by side.
+            x: (T, B, C), or with several streams concatenated.
             encoder_padding_mask: (B, T), True at padding.
-            attn_mask: (T, T), nonzero where a query does not look.
+            attn_mask: (T, T), nonzero where a query does not attend to a key.
         """
         if attn_mask is not None:
-            # fairseq's large number: with -inf a query that sees nothing would be NaN
+            # fairseq's large number: with -inf, a query without any key would be NaN
             large = 1e8 if x.dtype == torch.float32 else 1e4
             attn_mask = attn_mask.masked_fill(attn_mask.to(torch.bool), -large)
         norm = self.norms(encoder_padding_mask)
@@ -305,13 +304,13 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> Any:
-        """As in fairseq.
+        """Compute the layer, with fairseq's signature.
 
         Args:
-            x: (T, B, C), or with several streams side by side.
-            encoder_out: (S, B, C); the attention over it is left out without it.
+            x: (T, B, C), or with several streams concatenated.
+            encoder_out: (S, B, C); None: no attention over the encoder.
             encoder_padding_mask: (B, S), True at padding.
-            self_attn_mask: (T, T), -inf where a query does not look.
+            self_attn_mask: (T, T), -inf where a query does not attend to a key.
             self_attn_padding_mask: (B, T), True at padding.
         """
         norm = self.norms(self_attn_padding_mask)
@@ -364,9 +363,9 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         mask: Tensor | None,
         padding_mask: Tensor | None,
     ) -> dict[str, Tensor | None]:
-        """The keys of the self-attention and what it does not look at.
+        """Return the keys of the self-attention and its masks.
 
-        With ``--cross-self-attention`` the encoder's output, (S, B, C), comes before y, (T, B, C),
+        With ``--cross-self-attention`` the encoder's output, (S, B, C), precedes y, (T, B, C),
         unless an earlier step of decoding has stored it.
         """
         keys = y
@@ -385,7 +384,7 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         return {"key": keys, "value": keys, "attn_mask": mask, "key_padding_mask": padding_mask}
 
     def _state_for_onnx(self, incremental_state: Any | None) -> list[Tensor] | None:
-        """The keys and values of the self-attention, which an export to ONNX returns."""
+        """Return the keys and values of the self-attention, which an export to ONNX needs."""
         if not self.onnx_trace or incremental_state is None:
             return None
         state = self.self_attn._get_input_buffer(incremental_state)
@@ -395,7 +394,7 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
 def restore(
     attention: MultiheadAttention, incremental_state: Any | None, state: list[Tensor] | None
 ) -> None:
-    """Let ``attention`` go on from earlier keys and values, and their padding mask if given."""
+    """Set the earlier keys and values of ``attention``, and their padding mask if given."""
     if state is not None:
         assert incremental_state is not None
         names = ("prev_key", "prev_value", "prev_key_padding_mask")
@@ -403,7 +402,7 @@ def restore(
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Activation checkpointing and FSDP around a layer, as the flags of the run ask."""
+    """Wrap a layer by activation checkpointing and FSDP, if the flags of the run say so."""
     checkpoint = cfg.checkpoint_activations
     if checkpoint:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)

@@ -1,7 +1,7 @@
 """The model ``norm_masked_lm``: fairseq's RoBERTa with a chosen norm at every site of its encoder.
 
-It is pre-trained with fairseq's task ``masked_lm`` and fine-tuned with ``sentence_prediction``. The
-head that predicts the masked words has a LayerNorm of its own, which stays.
+fairseq's task ``masked_lm`` pre-trains it, and ``sentence_prediction`` fine-tunes it. The head that
+predicts the masked words has a LayerNorm of its own, which is not replaced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """The flags of fairseq's RoBERTa and those of the norms."""
+        """Add the flags of fairseq's RoBERTa and those of the norms."""
         super().add_args(parser)
         RobertaModel.add_args(parser)
 
@@ -59,12 +59,12 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
-        if cfg.plan.embedding == FIXNORM:  # of the input alone it would be half of FixNorm
+        if cfg.plan.embedding == FIXNORM:  # on the input alone it would be half of FixNorm
             raise ValueError(
-                f"{flag_of(EMBEDDING)} {FIXNORM} does not reach the output layer of {MODEL}: drop "
-                "the flag"
+                f"{flag_of(EMBEDDING)} {FIXNORM} is not possible in {MODEL}, whose output layer "
+                "it does not reach: drop the flag"
             )
-        if getattr(cfg, "max_positions", None) is None:  # as fairseq, before it builds
+        if getattr(cfg, "max_positions", None) is None:  # as in fairseq's build_model
             given = getattr(cfg, "tokens_per_sample", None)
             cfg.max_positions = task.max_positions() if given is None else given
         model = cls(cfg, NormRobertaEncoder(cfg, task.source_dictionary))
@@ -73,7 +73,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
         return model
 
     def follow_initialization(self, init: str) -> None:
-        """Draw the weights by a value of ``--norm-init``, as RoBERTa's have replaced them."""
+        """Initialize by a value of ``--norm-init``, after RoBERTa has drawn its own weights."""
         stack = self.stack("encoder")
         layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]
         place = layers[0].placement.place
@@ -90,7 +90,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
 
 
 def tiny(args: Any) -> None:
-    """2 layers, 64 channels, FFN 128, 2 heads: to try the path from pre-training to fine-tuning."""
+    """Set 2 layers, 64 channels, FFN 128, 2 heads: to try pre-training and fine-tuning."""
     size = {"embed_dim": 64, "ffn_embed_dim": 128, "layers": 2, "attention_heads": 2}
     set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})
     stock.base_architecture(args)

@@ -29,21 +29,21 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_toke
 
 logger = logging.getLogger(__name__)
 REMARK = "Remark on the scores: "
-"""Begins a log message that a score has to be given with."""
+"""The start of a log message that must be reported with a score."""
 
 
 class NormModel(BaseFairseqModel):
-    """A model of fairseq with the norms of its plan. Put it before fairseq's class in the bases.
+    """A fairseq model with the norms of its plan. Put this before fairseq's class in the bases.
 
-    Register such a model without a dataclass: flags, architecture defaults and YAML all reach a
-    model in both ``fairseq-train`` and ``fairseq-hydra-train`` only that way. fairseq then checks
-    no key of the model, so :func:`norm_plugin.models.config.build_config` does.
+    Register such a model without a dataclass: only then do flags, architecture defaults and YAML
+    all reach a model in both ``fairseq-train`` and ``fairseq-hydra-train``. fairseq then does not
+    check the keys of the model, so :func:`norm_plugin.models.config.build_config` does.
 
     Attributes:
-        sides: the stacks that the model has.
-        tasks: the registered names of the tasks that it is for; those of other models are refused.
-        stock_settings: those of fairseq's model, which give the flags beside ours.
-        watch: looks at the inputs of the norms; None with ``--norm-nan-check off``.
+        sides: the stacks of the model.
+        tasks: the registered names of its tasks; tasks of other models of this plugin are refused.
+        stock_settings: the settings of fairseq's model, which define the flags other than ours.
+        watch: checks the inputs of the norms; None with ``--norm-nan-check off``.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
@@ -55,7 +55,7 @@ class NormModel(BaseFairseqModel):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """The flags of fairseq's model and those of the norms."""
+        """Add the flags of fairseq's model and those of the norms."""
         settings = config_class(cls.stock_settings)()
         gen_parser_from_dataclass(parser, settings, delete_default=True, with_prefix="")
 
@@ -63,7 +63,7 @@ class NormModel(BaseFairseqModel):
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
         """Build the model from flags or YAML; ValueError for a wrong setting or task.
 
-        What was chosen is logged, and written into ``args``, which fairseq stores with the run.
+        The chosen norms are logged and written into ``args``, which fairseq stores with the run.
         """
         check_task(cls, task)
         cfg = build_config(args, cls.sides)
@@ -89,37 +89,37 @@ class NormModel(BaseFairseqModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> NormModel:
-        """The model of ``cfg``, from the norms of ``cfg.plan``; its ``cfg`` is this one."""
+        """Build the model of ``cfg`` with the norms of ``cfg.plan``; its ``cfg`` is this object."""
         raise NotImplementedError(f"{cls.__name__} does not define build_planned()")
 
     @classmethod
     def extra_yaml_keys(cls) -> set[str]:
-        """Keys of YAML that neither ``stock_settings`` nor an architecture names."""
+        """Return the YAML keys that neither ``stock_settings`` nor an architecture names."""
         return set()
 
     def stack(self, side: str) -> Any:
-        """The encoder or the decoder: the module that has the layers and the final norm."""
+        """Return the encoder or the decoder: the module with the layers and the final norm."""
         return getattr(self, side)
 
     def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
-        """The linear maps outside the stacks that take the encoder's output, for folding.
+        """Return the linear maps outside the stacks that receive the encoder's output, for folding.
 
-        Each is a module and the path of a map in it, which may take a mean over positions.
+        Each is a module and the path of a map in it; the module may average over positions first.
         """
         return []
 
     def training_state(self) -> dict[str, Any]:
-        """What a resumed run needs within an epoch, beside parameters and buffers.
+        """Return what resuming within an epoch needs besides parameters and buffers.
 
-        All workers call it; the first one's is stored in the checkpoint. Empty: nothing.
+        All workers call it; the first worker's result is stored in the checkpoint. Empty: nothing.
         """
         return {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`training_state` gave, where it was not empty."""
+        """Restore what :meth:`training_state` returned; not called if that was empty."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As in fairseq; in training it raises FloatingPointError where the run diverges."""
+        """Call fairseq's forward; in training, raise FloatingPointError if the run diverges."""
         output = super().forward(*args, **kwargs)
         if self.watch is not None:
             self.watch.check(self.updates_done + 1)
@@ -128,20 +128,20 @@ class NormModel(BaseFairseqModel):
     def load_state_dict(
         self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As in fairseq, which prunes by ``--encoder-layers-to-keep``; but what is pruned already
-        is loaded as it is, and the settings go on to say which layers there are."""
+        """Load as fairseq does, pruning by ``--encoder-layers-to-keep``; a pruned state is loaded
+        unchanged, and the settings continue to say which layers there are."""
         settings = args if model_cfg is None else model_cfg
         return super().load_state_dict(state_dict, strict, pruning_of(self, state_dict, settings))
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """As in fairseq; ``--retain-dropout-modules`` takes the names of fairseq's classes too."""
+        """As in fairseq; ``--retain-dropout-modules`` also accepts fairseq's class names."""
         given = kwargs.get("retain_dropout_modules")
         if given is not None:
             kwargs["retain_dropout_modules"] = dropouts_named(self, given)
         super().make_generation_fast_(**kwargs)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """As in fairseq; it logs when training starts again with existing running statistics."""
+        """Set the updates done; log if training restarts with existing running statistics."""
         counts = [
             norm.updates_counted
             for norm in self.modules()
@@ -149,10 +149,10 @@ class NormModel(BaseFairseqModel):
         ]
         if counts and num_updates < counts[0]:
             logger.info(
-                "training starts again at update %d: the norms keep the running statistics of %d "
-                "updates, and their warm-up starts again",
+                "training restarts at update %d: the norms keep the running statistics of %d "
+                "updates, and their warm-up restarts",
                 num_updates,
-                counts[0] + 1,  # the count is that before the last update
+                counts[0] + 1,  # the stored count precedes the last update
             )
         self.updates_done = num_updates
         super().set_num_updates(num_updates)
@@ -161,9 +161,9 @@ class NormModel(BaseFairseqModel):
 def pruning_of(
     model: NormModel, state: Mapping[str, Any], settings: Any
 ) -> argparse.Namespace | None:
-    """What fairseq shall prune ``state`` by, so that it has the layers of ``model``; None: nothing.
+    """Return the settings by which fairseq prunes ``state`` to the layers of ``model``, or None.
 
-    fairseq prunes the state of every checkpoint that it loads, and of both stacks or none.
+    fairseq prunes the state of every checkpoint that it loads, and either both stacks or none.
     """
     keep = {side: getattr(settings, f"{side}_layers_to_keep", None) for side in model.sides}
     if not any(keep.values()):
@@ -177,13 +177,13 @@ def pruning_of(
 
 
 def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:
-    """The names of the dropouts of ``model`` that ``--retain-dropout-modules`` means.
+    """Return the names of the dropouts of ``model`` that ``--retain-dropout-modules`` selects.
 
-    fairseq names a dropout after the class around it. ``TransformerEncoderLayer`` means those of
-    ``TransformerEncoderLayerBase`` and of ``NormTransformerEncoderLayer``, too.
+    fairseq names a dropout after the class that contains it. ``TransformerEncoderLayer`` also
+    selects those of ``TransformerEncoderLayerBase`` and of ``NormTransformerEncoderLayer``.
 
     Raises:
-        ValueError: no dropout has one of the names; it lists those that there are.
+        ValueError: no dropout has any of the names; the message lists the valid ones.
     """
     names = re.findall(r"\w+", given) if isinstance(given, str) else list(given)
     dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
@@ -205,14 +205,14 @@ def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:
 
 
 def _of_stock(name: str) -> str:
-    """The name of fairseq's class that a class of ours derives from, without ``Base``."""
+    """Return the name of the fairseq class from which a class of ours derives, without ``Base``."""
     return name.removeprefix("Norm").removesuffix("Base")
 
 
 def check_task(model: type[NormModel], task: object) -> None:
-    """Raise ValueError where ``task`` is for other models of this plugin, and not for ``model``.
+    """Raise ValueError if ``task`` is for other models of this plugin than ``model``.
 
-    A task that no model declares is accepted, and so is any task by a model that declares none.
+    A task that no model declares is accepted; a model that declares none accepts any task.
     """
     models = {name: cls for name, cls in MODEL_REGISTRY.items() if issubclass(cls, NormModel)}
     declared = {name for cls in models.values() for name in cls.tasks}
@@ -227,11 +227,11 @@ def check_task(model: type[NormModel], task: object) -> None:
     )
 
 
-# ---- what is logged of a model when it is built ---------------------------------------------
+# ---- log messages about a built model -------------------------------------------------------
 
 
 def describe_plan(plan: Plan) -> str:
-    """One line: the placement, the norm of each site and the options given for them."""
+    """Return one line: the placement, the norm of each site and the options given for them."""
     placement = ", ".join(f"{side} {name}" for side, name in plan.placement.items())
     if len(set(plan.placement.values())) == 1:
         placement = next(iter(plan.placement.values()))
@@ -257,9 +257,9 @@ def _listed(options: Mapping[str, object]) -> str:
 
 
 def describe_leaks(plan: Plan) -> list[str]:
-    """What shows a decoder's positions their future in training, one line for each time span.
+    """Return warnings, one per time span, that norms show a decoder's positions their future.
 
-    Some norms do so in their warm-up only: see ``BatchStatisticsNorm.mixes_after_warmup``.
+    Some norms do so only in their warm-up: see ``BatchStatisticsNorm.mixes_after_warmup``.
     """
     leaking: dict[str, list[str]] = {}
     for choice in plan.sites:
@@ -278,18 +278,18 @@ def describe_leaks(plan: Plan) -> list[str]:
 
 
 def describe_initialization(plan: Plan) -> list[str]:
-    """What is unusual about norms and initial weights together, one line each."""
+    """Return warnings about unusual combinations of norms and initial weights, one line each."""
     normed = {choice.site.side for choice in plan.sites if choice.norm != IDENTITY}
     return [
-        "--norm-init t-fixup takes the place of norms and of the warm-up of the learning rate, but "
-        f"the {side} has norms; give --norm-type none for T-Fixup"
+        "--norm-init t-fixup replaces norms and the warm-up of the learning rate, but the "
+        f"{side} has norms; give --norm-type none for T-Fixup"
         for side, init in plan.initialization.items()
         if init == T_FIXUP and side in normed
     ]
 
 
 def describe_forms(model: nn.Module, plan: Plan, kernels: bool) -> str:
-    """Which sites of a built model kernels compute, if there are any, and which plain torch."""
+    """Return which sites of a model are computed by kernels, and which in plain torch."""
     norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, Norm)}
     forms: dict[str, list[str]] = {"by kernels": [], "in plain torch": []}
     for choice in plan.sites:

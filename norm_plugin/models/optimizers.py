@@ -1,7 +1,7 @@
 """The optimizer ``adam_matrix_decay``: fairseq's Adam, with weight decay for matrices only.
 
 fairseq's ``adam`` decays every parameter, the gains and biases of norms included. GPT-2's public
-reproductions (karpathy/nanoGPT, ``model.py``) decay the parameters of two or more dimensions only,
+reproductions (karpathy/nanoGPT, ``model.py``) decay only the parameters of two or more dimensions,
 so that a comparison of norms does not depend on the decay of their gains.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @register_optimizer("adam_matrix_decay", dataclass=FairseqAdamConfig)
 class MatrixDecayAdam(FairseqAdam):
-    """fairseq's Adam, whose ``--weight-decay`` leaves out biases and gains.
+    """fairseq's Adam, with a ``--weight-decay`` that excludes biases and gains.
 
     Args:
         cfg: the configuration of fairseq's ``adam``.
@@ -31,5 +31,5 @@ class MatrixDecayAdam(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Always False: in one flat vector, matrices and vectors cannot be told apart."""
+        """Return False: in one flat vector, matrices and vectors cannot be distinguished."""
         return False

@@ -1,10 +1,10 @@
-"""``--norm-allow-change on``: a checkpoint that was trained with other norms, in this model.
+"""``--norm-allow-change on``: load a checkpoint that was trained with other norms.
 
 What the checkpoint and the model share is loaded: the weights of the stock modules, and the gain
-and the offset of a norm where both norms have them in the same shape. The other entries of norms
-and placements start anew, among them all running statistics of a norm in place of another one, and
-what the model does not need is dropped. A log names them. Anything else that is missing, or is not
-expected, stays the error that it is in torch.
+and the offset of a norm if both norms have them in the same shape. The other entries of norms and
+placements keep their initial values, among them all running statistics of a replaced norm, and
+entries that the model does not need are dropped. A log message names them. Anything else that is
+missing or unexpected remains the error that it is in torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def site_of(name: str, sites: Iterable[Site]) -> Site | None:
-    """The site of the norm that an entry of a model's state belongs to; None if to no norm."""
+    """Return the site of the norm to which an entry of a model's state belongs, or None."""
     modules = list(accumulate(name.split(".")[:-1], lambda path, part: f"{path}.{part}"))
     return next((site for site in sites if any(map(site.is_at, modules))), None)
 
@@ -33,10 +33,10 @@ def site_of(name: str, sites: Iterable[Site]) -> Site | None:
 def fit(
     stored: dict[str, Tensor], model: nn.Module, before: Plan, now: Plan
 ) -> tuple[list[str], list[str]]:
-    """Let ``stored``, the state of a model with the plan ``before``, be one of ``model``.
+    """Change ``stored``, the state of a model with plan ``before``, into a state of ``model``.
 
     Returns:
-        the names of the entries that start anew, and of those that were dropped.
+        The names of the entries that keep their initial values, and of those that were dropped.
     """
     norms = [{choice.site: choice.norm for choice in plan.sites} for plan in (before, now)]
     own = model.state_dict()
@@ -58,13 +58,13 @@ def fit(
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, with one for those that differ in the number of their layer only."""
+    """Return the names as text, merging those that differ only in the number of their layer."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)) or "nothing"
 
 
 @contextlib.contextmanager
 def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> Iterator[None]:
-    """Within it, ``model`` loads the state of a model with the norms of the plan ``before``.
+    """Return a context in which ``model`` loads a state that has the norms of plan ``before``.
 
     Args:
         path: the checkpoint, for the log.
@@ -77,7 +77,7 @@ def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> 
         state.clear()
         state.update({f"{prefix}{name}": value for name, value in inner.items()})
         logger.warning(
-            "%s has other norms: all else is loaded; start anew: %s; dropped: %s",
+            "%s has other norms: all else is loaded; keep initial values: %s; dropped: %s",
             path,
             _listed(anew),
             _listed(dropped),
@@ -91,7 +91,7 @@ def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> 
 
 
 def same_parameters(stored: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Whether an optimizer over the parameters of ``stored`` is one over those of ``model``."""
+    """Return whether optimizer states over ``stored`` and over ``model`` match by parameter."""
     buffers = {name for name, _ in model.named_buffers()}
     shapes = {name: value.shape for name, value in stored.items() if name not in buffers}
     own = {name: value.shape for name, value in model.named_parameters(remove_duplicate=False)}

@@ -1,10 +1,10 @@
-"""Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
+"""Every fairseq function that the plugin wraps, because fairseq has no hook for these moments.
 
-Each function below is called in place of the one of fairseq that its decorator names, which it gets
-as its first argument and calls. Except for the first two, the end of a resumed run and how several
-workers load a checkpoint, it does nothing more for a model without norms of this plugin. All
-workers of a run call these functions, so one may wait for the other workers. The functions are
-those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
+Each function below replaces the fairseq function that its decorator names, gets it as its first
+argument and calls it. Without norms of this plugin in the model it does nothing more, except for
+the first two, the end of a resumed run, and how several workers load a checkpoint. All workers of a
+run call these functions, so one may wait for the other workers. The functions are those of fairseq
+0.12.2, as in fairseq-fixed 0.12.3.1.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Patch(NamedTuple):
     """One wrapped function.
 
     Attributes:
-        owner: the module or class that has it.
-        around: what is called in its place, with it as the first argument.
+        owner: the module or class that has the function.
+        around: the replacement, which gets the function as its first argument.
         test: the file of its test.
     """
 
@@ -87,7 +87,7 @@ PATCHES: list[Patch] = []
 
 
 def wraps(owner: Any, name: str, test: str) -> Callable[[Function], Function]:
-    """Decorator: what it decorates is called in place of ``owner.name``; its docstring says why."""
+    """Decorator: replace ``owner.name`` by the decorated function, whose docstring says why."""
 
     def register(around: Function) -> Function:
         PATCHES.append(Patch(owner, name, around, test))
@@ -97,7 +97,7 @@ def wraps(owner: Any, name: str, test: str) -> Callable[[Function], Function]:
 
 
 def wrap_once(owner: Any, name: str, around: Function) -> None:
-    """Let ``around(function, ...)`` be called in place of ``owner.name``, once a process."""
+    """Replace ``owner.name`` by ``around(function, ...)``, once per process."""
     function = getattr(owner, name)
     if hasattr(function, MARK):
         return
@@ -111,7 +111,7 @@ def wrap_once(owner: Any, name: str, around: Function) -> None:
 
 
 def install() -> None:
-    """Wrap fairseq's functions, once a process, and let the safe loader read its checkpoints."""
+    """Wrap fairseq's functions, once per process, and allow its checkpoints in the safe loader."""
     allow_stored_flags()
     for patch in PATCHES:
         wrap_once(patch.owner, patch.name, patch.around)
@@ -122,34 +122,34 @@ def install() -> None:
 
 @wraps(TokenBlockDataset, "__init__", "tests/models/test_language_model.py")
 def around_token_blocks(init: Function, *args: Any, **kwargs: Any) -> None:
-    """One sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
-    continued by a language model, needs `numpy.compat.long`, which numpy 2 does not have."""
+    """One sentence per block, as with `--sample-break-mode eos` and for text that a language
+    model scores or continues, needs `numpy.compat.long`, which numpy 2 does not have."""
     stand_in = SimpleNamespace(long=np.int64)
     found = vars(np).setdefault("compat", stand_in)
     try:
         init(*args, **kwargs)
     finally:
-        if found is stand_in:  # other code that looks for it does not see it
+        if found is stand_in:  # only if no other code replaced it meanwhile
             del vars(np)["compat"]
 
 
 @wraps(TruncatedBPTTLMTask, "__init__", "tests/models/test_transformer_xl_commands.py")
 def around_truncated_bptt(init: Function, task: Any, cfg: Any, **from_checkpoint: Any) -> None:
-    """`from_pretrained` and what else takes the task from a checkpoint says so to the task, and
-    this one accepts no such argument."""
+    """`from_pretrained` and other code that takes the task from a checkpoint passes an argument
+    that says so, which this task does not accept."""
     init(task, cfg)
 
 
 def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
-    """The factor that ``optimizer.backward`` multiplies the loss with."""
+    """Return the factor by which ``optimizer.backward`` multiplies the loss."""
     scaler = getattr(optimizer, "scaler", None)
     return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
 
 
 def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
-    """Let every norm with batch statistics know the factor in gradients, and the model the updates.
+    """Tell every norm with batch statistics the loss scale, and the model the number of updates.
 
-    ``FairseqTask.train_step`` tells the model the updates too; not every other task does.
+    ``FairseqTask.train_step`` also tells the model the number of updates; some tasks do not.
     """
     norms = (module for module in model.modules() if isinstance(module, BatchStatisticsNorm))
     first = next(norms, None)
@@ -172,8 +172,8 @@ def around_train_step(
     ignore_grad: bool = False,
     **more: Any,
 ) -> Any:
-    """Norms with statistics of gradients need the scale of the loss and the number of updates,
-    and must ignore dummy batches, which a worker without data computes to keep step."""
+    """Norms with statistics of gradients need the loss scale and the number of updates, and must
+    ignore the dummy batches that a worker without data computes to stay in step."""
     tell_norms(model, optimizer, update_num)
     with ignoring_every_position(model) if ignore_grad else contextlib.nullcontext():
         return train_step(
@@ -185,11 +185,11 @@ def around_train_step(
 def around_trainer_init(
     init: Function, trainer: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """It wraps the `train_step` of the run's task in the same way: that of `translation_lev`,
-    `online_backtranslation` and others does not call `FairseqTask.train_step`. And it makes the
-    recorder of `--norm-record`."""
+    """The `train_step` of the run's task is wrapped in the same way, because that of
+    `translation_lev`, `online_backtranslation` and others does not call
+    `FairseqTask.train_step`. The recorder of `--norm-record` is created here, too."""
     init(trainer, cfg, task, *args, **kwargs)
-    # Where it is defined, so that no class holds a copy of what it inherits
+    # Patch the class that defines it, so that no subclass gets a copy of an inherited method
     owner = next((cls for cls in type(task).__mro__ if "train_step" in vars(cls)), None)
     if owner is not None:
         wrap_once(owner, "train_step", around_train_step)
@@ -198,7 +198,7 @@ def around_trainer_init(
 
 @wraps(Trainer, "train_step", "tests/models/test_recording.py")
 def around_update(train_step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """`--norm-record` looks at the norms in some updates."""
+    """`--norm-record` measures the norms in some updates."""
     recorder = trainer.norm_recorder
     if recorder is None:
         return train_step(trainer, *args, **kwargs)
@@ -209,7 +209,7 @@ def around_update(train_step: Function, trainer: Any, *args: Any, **kwargs: Any)
 
 @wraps(Trainer, "begin_valid_epoch", "tests/models/test_two_workers.py")
 def around_begin_valid_epoch(begin_valid_epoch: Function, trainer: Any, epoch: int) -> Any:
-    """Running statistics are averaged over the workers before a validation."""
+    """Running statistics are averaged over the workers before validation."""
     average_running_statistics(trainer.get_model())
     return begin_valid_epoch(trainer, epoch)
 
@@ -229,8 +229,8 @@ def around_ema_init(init: Function, ema: Any, model: nn.Module, *args: Any, **kw
 def around_save_checkpoint(
     save_checkpoint: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any
 ) -> Any:
-    """Running statistics are averaged over the workers before a checkpoint is saved, and a memory
-    of the training text is gathered from them."""
+    """Before a checkpoint is saved, running statistics are averaged over the workers, and a
+    memory of the training text is gathered from them."""
     model = trainer.get_model()
     average_running_statistics(model)
     within = isinstance(model, NormModel) and not epoch_itr.end_of_epoch()
@@ -242,8 +242,8 @@ def around_save_checkpoint(
 def around_trainer_save(
     save_checkpoint: Function, trainer: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """What `--patience` has counted, and a memory of the training text, are stored for a run that
-    is resumed; and scores, some of which are numbers of numpy, as plain numbers."""
+    """The count of `--patience` and a memory of the training text are stored for resuming; and
+    scores, some of which are numpy numbers, are stored as plain numbers."""
     count = patience_count()
     more = {} if count is None else {PATIENCE: count}
     if state := getattr(trainer, "norm_training_state", {}):
@@ -253,8 +253,8 @@ def around_trainer_save(
 
 @wraps(Trainer, "state_dict", "tests/models/test_checkpoint_contents.py")
 def around_state_dict(state_dict: Function, trainer: Any) -> dict[str, Any]:
-    """What fairseq logs as arrays of numpy, such as the counts of `--eval-bleu`, is stored as plain
-    numbers, which torch's safe loader reads everywhere."""
+    """What fairseq logs as numpy arrays, such as the counts of `--eval-bleu`, is stored as plain
+    numbers, which torch's safe loader can always read."""
     state: dict[str, Any] = plain_numbers(state_dict(trainer))
     return state
 
@@ -269,9 +269,9 @@ def around_load_checkpoint(
     reset_meters: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """A run must not continue from a checkpoint that was trained with other norms; a run that has
-    ended must train no more, and `--patience` must count on; and each of several workers must read
-    the checkpoint itself, since torch's safe loader refuses what fairseq would send."""
+    """A run must not continue from a checkpoint that was trained with other norms; a finished
+    run must not train on, and `--patience` must continue its count; and each of several workers
+    must read the checkpoint itself, since torch's safe loader refuses what fairseq would send."""
     model = trainer.get_model()
     transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
     fitting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -281,7 +281,7 @@ def around_load_checkpoint(
         if before is not None and plan is not None:
             fitting = taking_other_norms(model, filename, before, plan)
             if not (reset_optimizer or same_parameters(stored_state(filename)["model"], model)):
-                logger.warning("the optimizer starts anew, as its state is of other parameters")
+                logger.warning("the optimizer restarts, as its state is of other parameters")
                 reset_optimizer = True
     kwargs["reset_meters"] = reset_meters
     with reading_on_every_worker(trainer), fitting:
@@ -295,8 +295,8 @@ def around_load_checkpoint(
 
 @wraps(checkpoint_utils, "load_checkpoint_to_cpu", "tests/checkpoints/test_unsafe_checkpoints.py")
 def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Stored settings that fairseq evaluates must not run as code; what the safe loader refuses is
-    named; and what fairseq has stored as arrays of numpy is read."""
+    """Stored settings that fairseq evaluates must not run as code; an error must name what the
+    safe loader refuses; and numpy arrays that fairseq has stored must be readable."""
     with safe_loading(path):
         state = load(path, *args, **kwargs)
     for name in ("cfg", "args"):
@@ -307,7 +307,7 @@ def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any)
 
 @wraps(checkpoint_utils, "load_ema_from_checkpoint", "tests/models/test_checkpoint_contents.py")
 def around_read_ema(load: Function, fpath: str) -> Any:
-    """The file of `--ema-seed-model`, which another function reads, is checked in the same way."""
+    """The file of `--ema-seed-model`, which another function reads, needs the same checks."""
     with safe_loading(fpath):
         return load(fpath)
 
@@ -315,15 +315,15 @@ def around_read_ema(load: Function, fpath: str) -> Any:
 # ---- use of trained models ------------------------------------------------------------------
 
 OVERRIDE = "fold_norms"
-HELP = "fold norms with running statistics into the linear maps after them where possible"
+HELP = "fold norms with running statistics into the linear maps that follow, where possible"
 
 
 @wraps(options, "parse_args_and_arch", "tests/models/test_fold_norms_flag.py")
 def around_parse_args(
     parse_args: Function, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
 ) -> Any:
-    """It adds `--fold-norms` to the commands that load models."""
-    # the commands that load models to use them are those with --model-overrides
+    """The commands that load models get the flag `--fold-norms`."""
+    # commands that load models for use are those with --model-overrides
     evaluates = parser.get_default("model_overrides") is not None
     if evaluates and parser.get_default(OVERRIDE) is None:
         parser.add_argument("--fold-norms", action="store_true", help=HELP)
@@ -343,7 +343,7 @@ def around_load_models(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """It folds the norms of the models that were loaded."""
+    """With `--fold-norms`, the norms of the loaded models are folded."""
     overrides = dict(arg_overrides or {})
     fold = overrides.pop(OVERRIDE, False)
     models, cfg, task = load(filenames, overrides if fold else arg_overrides, *args, **kwargs)

@@ -1,6 +1,6 @@
 """What Transformer-XL and the tensorized Transformer share: positions, start and output layer.
 
-Both add vectors u and v to the queries, which all layers share, and see positions as sinusoids
+Both add vectors u and v, which all layers share, to the queries, and encode positions as sinusoids
 
     R_k = (sin(k w_1), ..., sin(k w_(d/2)), cos(k w_1), ..., cos(k w_(d/2))),
     w_i = 10000^(-2 (i - 1) / d)
@@ -10,8 +10,8 @@ by sqrt(d), and has a bias of its own. At the start every matrix, u and v are no
 deviation 0.02, biases are 0, and gains of norms have noise of that deviation on their own start.
 Under pre-norm there is no norm after the stack, unless ``--final-norm`` adds it.
 
-The source is the code of Transformer-XL's authors (kimiyoung/transformer-xl), from which that of
-the tensorized Transformer comes. Its start, in train.py, is as notes state it.
+The source is the code of Transformer-XL's authors (kimiyoung/transformer-xl), on which that of the
+tensorized Transformer is based. Its initialization, in train.py, is quoted from notes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from norm_plugin.norms import Norm
 
 STD = 0.02
 Settings = Mapping[str, tuple[Any, Any, str]]
-"""By key, the type of a flag, its default and its help."""
+"""The type of each flag, its default and its help, by key."""
 FINAL_NORM: Settings = {
     "final_norm": (bool, False, "add a norm after the last layer under placement pre"),
 }
 
 
 def settings_class(name: str, settings: Settings) -> Any:
-    """fairseq's settings of a language model, and ``settings``.
+    """Return a dataclass of fairseq's settings of a language model and of ``settings``.
 
-    No class statement: fairseq reads the types of fields, which would be strings in these files.
+    This is not a class statement because fairseq reads the types of fields, which would be strings.
     """
     fields = [
         (key, kind, field(default=default, metadata={"help": text}))
@@ -53,14 +53,14 @@ def settings_class(name: str, settings: Settings) -> Any:
 
 
 def sinusoids(distances: Tensor, dim: int) -> Tensor:
-    """R: (K,) to (K, dim), in the dtype of ``distances``."""
+    """Return R, (K, dim), for ``distances``, (K,), in their dtype."""
     half = torch.arange(0, dim, 2, dtype=distances.dtype, device=distances.device)
     angles = torch.outer(distances, 10000 ** (-half / dim))
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 def draw(module: nn.Module) -> None:
-    """The start of a linear map or of an embedding."""
+    """Draw the initial weights of a linear map or of an embedding."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=STD)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -91,11 +91,11 @@ class RelativeDecoder(NormTransformerDecoder):
 
     @staticmethod
     def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
-        """The shape of u and v."""
+        """Return the shape of u and v."""
         raise NotImplementedError
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:
-        """As in fairseq, with a bias and this start."""
+        """Build the output layer as fairseq does, with a bias and these initial weights."""
         for name, module in self.named_children():
             if name != "layers":  # those have been drawn
                 module.apply(draw)
@@ -109,26 +109,26 @@ class RelativeDecoder(NormTransformerDecoder):
         output.bias = nn.Parameter(output.weight.new_zeros(output.out_features))
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """The embeddings of ``tokens``, (B, T), before norm and dropout: (B, T, C)."""
+        """Return the embeddings of ``tokens``, (B, T), before norm and dropout, (B, T, C)."""
         x = self.embed_scale * self.embed_tokens(tokens)
         if self.quant_noise is not None:
             x = self.quant_noise(x)
         return x if self.project_in_dim is None else self.project_in_dim(x)
 
     def begin(self, x: Tensor) -> Tensor:
-        """The input of the first layer, (T, B, C), from the embeddings x, (B, T, C)."""
+        """Return the input of the first layer, (T, B, C), from the embeddings x, (B, T, C)."""
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         dropped: Tensor = self.dropout_module(x)
         return dropped.transpose(0, 1)
 
     def end(self, x: Tensor) -> Tensor:
-        """The features, (B, T, C), from the output x of the final norm, (T, B, C)."""
+        """Return the features, (B, T, C), from the output x of the final norm, (T, B, C)."""
         x = self.dropout_module(x).transpose(0, 1)
         return x if self.project_out_dim is None else self.project_out_dim(x)
 
     def positions(self, distances: Tensor, like: Tensor) -> Tensor:
-        """R after dropout, (K, C), in the dtype of ``like``, from distances, (K,)."""
+        """Return R after dropout, (K, C), in the dtype of ``like``, for distances, (K,)."""
         wide = torch.promote_types(like.dtype, torch.float32)
         dropped: Tensor = self.dropout_module(
             sinusoids(distances.to(wide), self.embed_dim).to(like.dtype)
@@ -143,12 +143,12 @@ class RelativeDecoder(NormTransformerDecoder):
         features_only: bool = False,
         **more: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The logits, (B, T, words), or the features, (B, T, C), with ``features_only``.
+        """Return the logits, (B, T, words), or with ``features_only`` the features, (B, T, C).
 
         Args:
             prev_output_tokens: (B, T).
-            incremental_state: of decoding step by step, where T of the output is 1.
-            more: goes to ``extract_features``.
+            incremental_state: for step-by-step decoding, where the output has T = 1.
+            more: passed to ``extract_features``.
         """
         x, extra = self.extract_features(
             prev_output_tokens, incremental_state=incremental_state, **more
@@ -160,22 +160,22 @@ class RelativeLanguageModel(NormTransformerLanguageModel):
     """A language model with such a stack.
 
     Attributes:
-        refused: by key, why a flag of fairseq's language models has no meaning here.
+        refused: why a flag of fairseq's language models does not apply here, by key.
     """
 
     refused: ClassVar[Mapping[str, str]]
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        """See :meth:`NormModel.build_model`; ValueError also for what has no meaning here."""
+        """Build as :meth:`NormModel.build_model`; ValueError also for flags that do not apply."""
         for key, reason in cls.refused.items():
             if getattr(args, key, None):
-                raise ValueError(f"{flag_of(key)} is not for this model: {reason}; drop it")
+                raise ValueError(f"{flag_of(key)} is not possible in this model: {reason}; drop it")
         return super().build_model(args, task)
 
 
 def set_defaults(args: Any, settings: Settings) -> None:
-    """Complete the settings of such a model; those of its size come first."""
+    """Complete the settings of such a model; those of its architecture take precedence."""
     set_missing(args, **{name: default for name, (_, default, _) in settings.items()})
     set_missing(args, decoder_embed_dim=512, dropout=0.1, share_decoder_input_output_embed=True)
     width = args.decoder_embed_dim
@@ -185,8 +185,8 @@ def set_defaults(args: Any, settings: Settings) -> None:
     pre = chosen_placement(args, ("decoder",))["decoder"] == "pre"
     if args.final_norm and not pre:
         raise ValueError(
-            "--final-norm adds the norm that pre-norm lacks in this model, and the placement is "
-            "another one, which has it if its paper has: drop --final-norm"
+            "--final-norm adds the norm after the stack that this model lacks under placement pre, "
+            "but the placement is another one: drop --final-norm"
         )
     if pre and not args.final_norm:
         args.no_decoder_final_norm = True

@@ -1,14 +1,14 @@
-"""A run that is resumed is the one that was stopped: it has the same norms, and the same end.
+"""A resumed run must equal the one that was stopped: the same norms, and the same end.
 
-Many norms have the same parameters, so a checkpoint of one loads into a model of another without an
-error, and two runs with fairseq's default ``--save-dir`` share their checkpoints. The plans are
-compared: the placement of each stack, and the norm of each site with its options. A checkpoint of
-stock fairseq has LayerNorm. ``--norm-kernels`` may change.
+Many norms have the same parameters, so a checkpoint of one loads into a model with another without
+an error, and two runs with fairseq's default ``--save-dir`` share their checkpoints. Therefore the
+plans are compared: the placement of each stack, and the norm of each site with its options. A
+checkpoint of stock fairseq has LayerNorm. ``--norm-kernels`` may change.
 
-fairseq looks at ``--max-update``, ``--stop-time-hours`` and ``--patience`` after an update only, so
-a process that resumes a run which has ended, as when whoever started it could not note its end,
-would train one update more. And fairseq counts the validations without a better score as attributes
-of a function, so such a process would begin at 0 and train longer than one that was never stopped.
+fairseq checks ``--max-update``, ``--stop-time-hours`` and ``--patience`` only after an update, so a
+process that resumes a finished run (for example, because its end could not be noted) would train
+one more update. fairseq also counts the validations without a better score as attributes of a
+function, so such a process would begin at 0 and train longer than one that was never stopped.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 
 ABSENT = "absent"
 COUNTED_IN_UPDATES = "_updates"
-"""Options whose names end like this belong to the schedule of a run. A new start has its own."""
+"""Options whose names end like this belong to a run's schedule, which a new start may change."""
 STACKS = ("encoder", "decoder", "quant_noise")
-"""fairseq's nested groups of settings, which a YAML file of a stock model may store as such."""
+"""fairseq's nested groups of settings, in which a YAML file may store a stock model."""
 
 
 # ---- what a checkpoint stores of its model --------------------------------------------------
 
 
 def flat_settings(model: Any) -> dict[str, Any]:
-    """The settings of a model, a Namespace or a mapping, as fairseq's flat names."""
+    """Return the settings of a model, a Namespace or a mapping, under fairseq's flat names."""
     settings = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
     for stack in STACKS:
         nested = settings.pop(stack, None)
@@ -55,33 +55,33 @@ def flat_settings(model: Any) -> dict[str, Any]:
 
 
 def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The flat settings of the model in the content of a checkpoint; None where it holds none."""
+    """Return the flat settings of the model in a checkpoint's content, or None."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     return None if model is None else flat_settings(model)
 
 
 def stored_state(path: str) -> dict[str, Any]:
-    """The content of the checkpoint at ``path``, whose settings are checked.
+    """Return the content of the checkpoint at ``path``, after a check of its settings.
 
-    Every worker reads it: of an archive, as torch writes since 1.6, no tensor is read before it is
+    Every worker reads it. In archives, as torch has written since 1.6, tensors are read only when
     used.
     """
     local = PathManager.get_local_path(path)
     how = {"mmap": True} if zipfile.is_zipfile(local) else {}
     with safe_loading(path):
         state: dict[str, Any] = torch.load(local, map_location="cpu", weights_only=True, **how)
-    for name in ("cfg", "args"):  # before anything is made of them
+    for name in ("cfg", "args"):  # before they are used
         check_settings(state.get(name), path)
     return state
 
 
 def stored_settings(path: str) -> dict[str, Any] | None:
-    """The settings of the model in the checkpoint at ``path``; None where it holds none."""
+    """Return the settings of the model in the checkpoint at ``path``, or None if it has none."""
     return settings_of(stored_state(path))
 
 
 def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> Sequence[str]:
-    """The stacks of the model with these flat settings; ``otherwise`` where it is not ours."""
+    """Return the stacks of the model with these flat settings; ``otherwise`` if it is not ours."""
     arch = settings.get("arch") or settings.get("_name")
     sides: Sequence[str] = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", otherwise)
     return sides
@@ -93,12 +93,12 @@ def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> 
 def differences(
     stored: Plan, given: Plan, anew: bool = False, names: tuple[str, str] = ("stored", "given")
 ) -> list[str]:
-    """What differs between two plans, which are called ``names``, one text for each difference.
+    """Return the differences of two plans, which are called ``names``, one text per difference.
 
     Args:
-        anew: training starts again at update 0, with its own schedule and initialization.
+        anew: training restarts at update 0, with its own schedule and initialization.
     """
-    places: dict[tuple[str, Any, Any], list[str]] = {}  # by what differs, and its two values
+    places: dict[tuple[str, Any, Any], list[str]] = {}  # by what differs, and both values
 
     def compare(what: str, old: Any, new: Any, place: str) -> None:
         if old != new:
@@ -131,23 +131,23 @@ def differences(
 def check_resuming(
     path: str, settings: Any, anew: bool, sides: Sequence[str] = SIDES, plan: Plan | None = None
 ) -> Plan | None:
-    """Refuse to continue from ``path`` with other norms, unless ``--norm-allow-change`` is on.
+    """Raise ValueError if ``path`` has other norms, unless ``--norm-allow-change`` is on.
 
     Returns:
-        the plan of the checkpoint where it differs and may do so; else None.
+        The plan of the checkpoint if it differs and may do so; else None.
 
     Args:
         settings: those of the run's model, ``cfg.model``.
-        anew: training starts again at update 0, as with ``--finetune-from-model``.
-        plan: that of the model; None: it follows from the settings.
+        anew: training restarts at update 0, as with ``--finetune-from-model``.
+        plan: that of the model; None: derive it from the settings.
 
     Raises:
-        ValueError: a norm, an option or the placement differs; it names both. Or the checkpoint is
-            of another kind of model.
+        ValueError: a norm, an option or the placement differs; the message names both. Or the
+            checkpoint is of another kind of model.
     """
     given, stored = flat_settings(settings), stored_settings(path)
     if stored is None:
-        logger.warning("%s does not say with which norms it was trained", path)
+        logger.warning("%s does not say with which norms it was trained; not checked", path)
         return None
     ours = "norm_type" in given
     if not (ours or "norm_type" in stored):
@@ -156,7 +156,7 @@ def check_resuming(
     if set(theirs) != set(sides):
         raise ValueError(
             f"{path} is a {stored.get('arch') or stored.get('_name')}, which has "
-            f"{' and '.join(theirs)}, and this model has {' and '.join(sides)}: give a checkpoint "
+            f"{' and '.join(theirs)}, but this model has {' and '.join(sides)}: give a checkpoint "
             "of the same kind of model"
         )
     before = settle(stored, sides)
@@ -166,22 +166,22 @@ def check_resuming(
     if given.get(ALLOW) == "on":
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
-    meant = f"; if this is meant, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
+    meant = f"; if this is intended, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
     raise ValueError(
         f"{path} was trained with other norms than those of this run: {differing}. "
-        f"Give the norms that it has, or another --save-dir{meant}"
+        f"Give the norms of the checkpoint, or another --save-dir{meant}"
     )
 
 
 @contextlib.contextmanager
 def reading_on_every_worker(trainer: Any) -> Iterator[None]:
-    """Within it, each of several workers reads a checkpoint, as with
+    """Return a context in which every worker reads checkpoints itself, as with
     ``--load-checkpoint-on-all-dp-ranks``.
 
-    By default fairseq reads it on the first worker only and sends it to the others as a pickle that
-    holds containers of OmegaConf. torch's safe loader refuses those. Their classes must not be
+    By default fairseq reads a checkpoint on the first worker only and sends it to the others as a
+    pickle with OmegaConf containers, which torch's safe loader refuses. Their classes must not be
     allowed: unpickling sets any attribute of such a container, even in place of its methods, and
-    then every checkpoint could do so.
+    every checkpoint could then do so.
     """
     settings = trainer.cfg.checkpoint
     before = settings.load_checkpoint_on_all_dp_ranks
@@ -197,15 +197,15 @@ def reading_on_every_worker(trainer: Any) -> Iterator[None]:
 PATIENCE = "norm_plugin_patience"
 """The key of the count in the ``extra_state`` of a checkpoint."""
 TRAINING_STATE = "norm_plugin_training_state"
-"""The key there of what :meth:`NormModel.training_state` gives."""
+"""The key in it of what :meth:`NormModel.training_state` returns."""
 COUNTED = ("best", "num_runs")
-"""The attributes: the best score, and the validations since."""
+"""The attributes: the best score, and the number of validations since."""
 
 
 def should_stop_early() -> Callable[..., bool] | None:
-    """The function of fairseq that counts; None in a program that does not train.
+    """Return the fairseq function that counts validations; None in a program that does not train.
 
-    ``python -m fairseq_cli.train`` has it in the module of the program.
+    With ``python -m fairseq_cli.train``, it is in the module of the program.
     """
     for name in ("__main__", "fairseq_cli.train"):
         function: Callable[..., bool] | None
@@ -216,7 +216,7 @@ def should_stop_early() -> Callable[..., bool] | None:
 
 
 def patience_count() -> dict[str, float] | None:
-    """What was counted so far; None before the first validation with ``--patience``."""
+    """Return the count so far; None before the first validation with ``--patience``."""
     function = should_stop_early()
     if not all(hasattr(function, name) for name in COUNTED):
         return None
@@ -224,9 +224,9 @@ def patience_count() -> dict[str, float] | None:
 
 
 def resume(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> None:
-    """Count on from a checkpoint that ``trainer`` has loaded, and train no epoch if it is the end.
+    """Continue the counts of a checkpoint that ``trainer`` has loaded; train no epoch at its end.
 
-    ``anew`` if optimizer or meters are reset, so time and validations are those of another run.
+    ``anew``: optimizer or meters are reset, so time and validations are those of another run.
     """
     function, cfg = should_stop_early(), trainer.cfg
     if function is not None and PATIENCE in extra_state and not anew:
@@ -238,13 +238,13 @@ def resume(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> None:
 
 
 def _end(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> str:
-    """Why the run of a checkpoint has ended; empty if it has not."""
+    """Return why the run of a checkpoint is finished; empty: it is not."""
     limits, updates = trainer.cfg.optimization, trainer.get_num_updates()
     if 0 < limits.max_update <= updates:
         return f"{updates} updates are done, and --max-update is {limits.max_update}"
     if anew:
         return ""
-    # As stored, which is the same for all workers
+    # The stored value, which is equal on all workers
     hours = extra_state.get("previous_training_time", 0) / 3600
     if 0 < limits.stop_time_hours < hours:
         return f"the run has taken {hours:.4g} h, and --stop-time-hours is {limits.stop_time_hours}"

@@ -1,18 +1,18 @@
 """Consecutive segments of a text for models with a memory: fairseq's task ``truncated_bptt_lm``.
 
 The task is fairseq's own example, which is imported here so that ``--task truncated_bptt_lm`` is
-known with ``--user-dir norm_plugin``. It cuts the text into B parts of equal length, and batch i
-has segment i of each part, so that segment i of a row continues segment i - 1 of that row.
+available with ``--user-dir norm_plugin``. It cuts the text into B parts of equal length, and batch
+i has segment i of each part, so that segment i of a row continues segment i - 1 of that row.
 
-For a model that calls :func:`number_segments`, its batches have two things more:
+For a model that calls :func:`number_segments`, its batches have two additions:
 
     segment   the number i of the batch in the text, an input of the model. The task itself does not
               tell a model where the text begins again, so a memory would carry over from the end
               of an epoch to its beginning, and from training to validation
-    target    the next token of the last position of a segment too, which the task leaves out: one
+    target    also the next token of the last position of a segment, which the task omits: one
               token per segment would be neither trained on nor scored, but counted
 
-Batches of single sentences get their lengths, without which ``fairseq-interactive`` fails.
+Batches of single sentences get their lengths, which ``fairseq-interactive`` requires.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SEGMENT = "segment"
 
 
 def number_segments(task: Any) -> None:
-    """Let the batches of ``task`` say which segment they are; other tasks than ``TASK`` stay."""
+    """Add the segment number to the batches of ``task``, if it is ``TASK``."""
     if isinstance(task, TruncatedBPTTLMTask) and "get_batch_iterator" not in vars(task):
         task.get_batch_iterator = functools.partial(numbered_iterator, task.get_batch_iterator)
 
 
 def numbered_iterator(get_batch_iterator: Callable[..., Any], dataset: Any, **kwargs: Any) -> Any:
-    """fairseq's iterator over the batches of ``dataset``; single sentences, to be scored or
-    continued, are no segments of a text."""
+    """Return fairseq's iterator over ``dataset`` with numbered segments, unless it has single
+    sentences, which are scored or continued and are no segments of a text."""
     iterator = get_batch_iterator(dataset=dataset, **kwargs)
     if isinstance(dataset, TruncatedBPTTDataset):
         iterator.collate_fn = functools.partial(numbered, iterator.collate_fn, dataset)
@@ -54,7 +54,7 @@ def numbered_iterator(get_batch_iterator: Callable[..., Any], dataset: Any, **kw
 
 
 def with_lengths(collate: Callable[..., Any], items: list[tuple[int, Any]]) -> Any:
-    """The batch that ``collate`` makes of one sentence, with what ``fairseq-interactive`` reads."""
+    """Return the collated batch of one sentence with its length, for ``fairseq-interactive``."""
     batch = collate(items)
     tokens = batch["net_input"]["src_tokens"]
     batch["net_input"]["src_lengths"] = tokens.new_full((len(tokens),), tokens.size(1))
@@ -62,7 +62,7 @@ def with_lengths(collate: Callable[..., Any], items: list[tuple[int, Any]]) -> A
 
 
 def numbered(collate: Callable[..., Any], dataset: Any, items: list[tuple[int, Any]]) -> Any:
-    """The batch that ``collate`` makes of one item of ``dataset``, its number and its segments."""
+    """Return the collated batch of one item of ``dataset``, with its number and its segments."""
     ((number, segments),) = items
     batch = collate(items)
     batch["net_input"][SEGMENT] = number
@@ -77,11 +77,11 @@ def numbered(collate: Callable[..., Any], dataset: Any, items: list[tuple[int, A
 
 @dataclass
 class Memory:
-    """What a model keeps of the segments that it has seen.
+    """The states that a model keeps of earlier segments.
 
     Attributes:
-        segment: the number of the last one.
-        states: by layer, (M, B, C), without gradient.
+        segment: the number of the last segment.
+        states: per layer, (M, B, C), without gradient.
     """
 
     segment: int
@@ -89,15 +89,16 @@ class Memory:
 
 
 def joined(old: Tensor, new: Tensor, length: int) -> Tensor:
-    """The last ``length`` positions, 1 or more, of old (M, B, C) and then new (T, B, C), copied."""
+    """Copy the last ``length`` >= 1 positions of old, (M, B, C), and then new, (T, B, C)."""
     start = max(0, old.size(0) + new.size(0) - length)
     return torch.cat([old[start:], new[-length:]]).detach()
 
 
 def before_segment(memory: Memory | None, segment: int, rows: int) -> list[Tensor]:
-    """The states by layer that a model has kept before ``segment``; empty if it has not seen it.
+    """Return the states per layer kept before ``segment``; empty if it did not precede.
 
-    ValueError if they are of another number of rows.
+    Raises:
+        ValueError: the states have another number of rows.
     """
     if memory is None or memory.segment != segment - 1:
         seen = "none" if memory is None else f"segment {memory.segment}"
@@ -107,7 +108,7 @@ def before_segment(memory: Memory | None, segment: int, rows: int) -> list[Tenso
         return []
     if (held := memory.states[0].size(1)) != rows:
         raise ValueError(
-            f"segment {segment} has {rows} rows, and the memory of the one before it has {held}: "
+            f"segment {segment} has {rows} rows, but the memory of the previous one has {held}: "
             "give the --batch-size that the run was started with, or --reset-dataloader"
         )
     return memory.states

@@ -1,4 +1,4 @@
-"""The sites of a Transformer: where it has a norm, which depends on the placement."""
+"""The sites of a Transformer, where it has norms; they depend on the placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIDES = ("encoder", "decoder")
 
 
 def sides_of(model: object) -> tuple[str, ...]:
-    """The stacks of a model, of this plugin or of fairseq."""
+    """Return the stacks of a model, of this plugin or of fairseq."""
     return tuple(side for side in SIDES if getattr(model, side, None) is not None)
 
 
@@ -30,19 +30,18 @@ STOCK_NORMS = {
 }
 """fairseq's own norm of each branch of a layer: on the branch's input, or on the sum after it."""
 LAST_MAPS = {"self": "self_attn.out_proj", "cross": "encoder_attn.out_proj", "ffn": "fc2"}
-"""The linear map that each branch ends in."""
+"""The last linear map of each branch."""
 
 
 class Site(NamedTuple):
     """A place in the model.
 
     Attributes:
-        flag: ends ``--norm-type-...``; several sites may share one, as the two embeddings do.
+        flag: the end of ``--norm-type-...``; several sites may share one, as both embeddings do.
         side: ``encoder`` or ``decoder``.
         attribute: name of the norm in its layer or stack.
-        slot: that of a norm in its branch, where fairseq itself has none; the branch itself
-            for the norm of queries, keys and values; the word of a placement's own norm; else
-            empty.
+        slot: the slot in its branch of a norm that fairseq does not have; for norms of queries,
+            keys and values, the branch; for a placement's own norm, its word; else empty.
     """
 
     flag: str
@@ -52,20 +51,20 @@ class Site(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the site is called in logs and errors."""
+        """The name of the site in logs and errors."""
         name = self.flag if self.flag.startswith(self.side) else f"{self.side}-{self.flag}"
         return f"{name}-{self.slot}" if self.slot else name
 
     def is_at(self, path: str) -> bool:
-        """Whether the module at ``path`` of a model stands here."""
+        """Return whether the module at ``path`` of a model is the norm of this site."""
         parts = path.split(".")
-        if "lm_head" in parts:  # of a masked language model, with a LayerNorm that is no site
+        if "lm_head" in parts:  # of a masked language model; its LayerNorm is no site
             return False
         return parts[0] == self.side and parts[-1] == self.attribute
 
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-"""The map whose output the norm gets, by the flag of a site within attentions."""
+"""The map whose output the norm receives, by the flag of a site within attentions."""
 ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 """fairseq's attention of each branch of a layer."""
 
@@ -75,7 +74,7 @@ EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side
 
 
 def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
-    """Whether fairseq calls its own norms before the branches of a layer with this placement."""
+    """Return whether fairseq's own norms precede the branches of a layer with this placement."""
     slots = {slot for branch in branches for slot in cls.norms_of(branch)}
     return bool({INPUT, STREAM} & slots) or overrides(cls, "read") or overrides(cls, "enter")
 
@@ -83,7 +82,7 @@ def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
 def layer_sites(
     place: LayerPlace, cls: type[Placement], projections: Collection[str] = ()
 ) -> dict[tuple[str, str], Site]:
-    """The sites of a layer, by branch and slot.
+    """Return the sites of a layer, by branch and slot.
 
     Args:
         cls: the placement of this layer.
@@ -106,13 +105,13 @@ def layer_sites(
 
 
 def sites_outside_layers(settings: object, side: str, placement: str) -> list[Site]:
-    """The sites of a stack outside its layers: after the last layer, and of the embeddings."""
+    """Return the sites of a stack outside its layers: after them, and of the embeddings."""
     cls, sites = placement_class(placement), []
     dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
     if dropped and cls.acts_at_final_norm():
         raise ValueError(
-            f"with placement {placement} the output of the decoder is made at its final norm: drop "
-            "--no-decoder-final-norm, or choose another placement"
+            f"placement {placement} computes the decoder's output at its final norm, but "
+            "--no-decoder-final-norm is given: drop it, or choose another placement"
         )
     if cls.final_norm and not dropped:
         flag = FINAL_SITES[side].flag
@@ -124,9 +123,9 @@ def sites_outside_layers(settings: object, side: str, placement: str) -> list[Si
 
 
 def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> list[LayerPlace]:
-    """The places of the layers of a stack, from below.
+    """Return the places of the layers of a stack, from the first layer up.
 
-    Layers that ``--encoder-layers-to-keep`` leaves keep the places where they were trained.
+    Layers kept by ``--encoder-layers-to-keep`` keep the places at which they were trained.
     """
     layers = {name: getattr(settings, f"{name}_layers", None) or 1 for name in sides}
     crosses = (

@@ -34,23 +34,23 @@ class AroundFinalNorm:
         self.given: list[tuple[Tensor, ...]] = []
 
     def before(self, norm: Norm, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The hook before the norm: keep the output of the last layer."""
+        """Replace the norm's input, and keep the output of the last layer: a hook."""
         streams = split_streams(inputs[0], norm.dim, self.placement.streams)
         self.given.append(streams)
         return (self.placement.before_final_norm(streams, self.own_norm), *inputs[1:])
 
     def own_norm(self, word: str, x: Tensor) -> Tensor:
-        """One of the norms of the placement's own after the stack, of x, (T, B, C)."""
+        """Apply one of the placement's own norms after the stack to x, (T, B, C)."""
         y: Tensor = getattr(self.stack, f"final_{word}_norm")(x)
         return y
 
     def after(self, norm: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
-        """The hook after the norm."""
+        """Replace the norm's output y by the output of the stack: a hook."""
         return self.placement.after_final_norm(self.given.pop(), y)
 
 
 class LayerDrop(LayerDropModuleList):
-    """fairseq's, which leaves out no layer while a placement measures the whole stack."""
+    """fairseq's LayerDrop, but it drops no layer while a placement measures the whole stack."""
 
     def __iter__(self) -> Iterator[nn.Module]:
         layers: list[Any] = list(self.children())
@@ -67,12 +67,12 @@ def follow_plan(
     stack.layer_norm = stack.layernorm_embedding = None
     for site in cfg.plan.outside_layers[side]:
         norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
-        # the one place where fairseq's x is (B, T, C) is before its layers
+        # the embeddings are the one place where fairseq's x is (B, T, C)
         stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
         setattr(stack, site.attribute, norm)
     if placement.acts_at_final_norm():
         around = AroundFinalNorm(placement, stack)
-        # first of all hooks: those of the mask and of the NaN check see what the norm sees
+        # before all other hooks: those of the mask and of the NaN check see what the norm sees
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
         stack.layer_norm.register_forward_hook(around.after)
     if cfg.plan.embedding == FIXNORM:
@@ -90,17 +90,17 @@ def follow_plan(
 
 
 def check_layer_drop(stack: Any) -> None:
-    """Raise ValueError for LayerDrop with norms that sum over several workers.
+    """Raise ValueError if LayerDrop is combined with norms that sum over several workers.
 
-    All workers must call the same ones. With LayerDrop each worker leaves out others.
+    All workers must call the same norms, but each worker drops other layers.
     """
     if not isinstance(stack.layers, LayerDropModuleList) or worker_count() == 1:
         return
     if any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules()):
         raise ValueError(
-            f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
-            f"{worker_count()} workers, but synced norms need the same layers on all: give "
-            "--norm-sync off, or no --encoder-layerdrop and --decoder-layerdrop"
+            f"LayerDrop ({stack.layers.p}) drops other layers on each of the {worker_count()} "
+            "workers, but synchronized norms need the same layers on all: give --norm-sync off, "
+            "or drop --encoder-layerdrop and --decoder-layerdrop"
         )
 
 
@@ -117,7 +117,7 @@ class NormTransformerEncoder(TransformerEncoderBase):
         return wrap_layer(layer, cfg)
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """As in fairseq; src_tokens: (B, T)."""
+        """Compute the encoder's output as in fairseq; src_tokens: (B, T)."""
         with self.padding.holding(src_tokens.eq(self.padding_idx)):
             return super().forward(src_tokens, *args, **kwargs)
 
@@ -137,7 +137,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
         return wrap_layer(layer, cfg)
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:
-        """As in fairseq."""
+        """Build the output layer as in fairseq."""
         super().build_output_projection(cfg, *args)
         if cfg.plan.embedding == FIXNORM:
             self.output_projection = fix_output_layer(self.output_projection)
@@ -150,7 +150,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """As in fairseq; prev_output_tokens: (B, T), whose last one alone is decoded in steps."""
+        """Compute features as in fairseq; prev_output_tokens: (B, T), in steps the last token."""
         current = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         with self.padding.holding(current.eq(self.padding_idx)):
             return super().extract_features(

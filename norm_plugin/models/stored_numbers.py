@@ -1,13 +1,13 @@
-"""Numpy's numbers in a checkpoint: fairseq stores some, and torch's safe loader knows none.
+"""Numpy's numbers in a checkpoint: fairseq stores some, which torch's safe loader does not know.
 
 fairseq logs the counts of ``--eval-bleu`` as numpy arrays and some scores as numpy scalars, and its
-trainer stores what was logged. What is saved here holds plain numbers and lists instead. Older
+trainer stores what was logged. Checkpoints saved here hold plain numbers and lists instead. Older
 checkpoints hold numpy's pickles. :func:`allowing_numbers` lets the safe loader read these: arrays
 of numbers, scalars and nothing else of numpy.
 
 numpy's own ``dtype.__setstate__`` takes flags and fields from the file, by which bytes would be
-read as addresses of objects. So the classes below stand in for numpy's under numpy's names: what
-they take is the name of a type of numbers, its byte order, a shape and bytes.
+read as addresses of objects. Therefore the classes below replace numpy's under numpy's names: they
+accept only the name of a numeric type, its byte order, a shape and bytes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import numpy as np
 import torch
 
 NUMBERS = re.compile("b1|[iu][1248]|f[248]|c8|c16")
-"""The types of numbers, as numpy's pickles call them."""
+"""The numeric types, as numpy's pickles name them."""
 MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")
-"""Where numpy 2 and numpy 1 have what their pickles call."""
+"""The modules, in numpy 2 and numpy 1, of the functions that their pickles call."""
 
 ARRAYS = (list, np.ndarray)
 
 
 def refusal(what: str) -> pickle.UnpicklingError:
-    """The error for what is no number, worded as torch's own."""
+    """Return the error for content that is not a number, worded like torch's own."""
     return pickle.UnpicklingError(f"Can only read numbers of numpy, but got {what}")
 
 
 class StoredType:
-    """Stands in for ``numpy.dtype``: a type of numbers in a byte order."""
+    """Replaces ``numpy.dtype``: a numeric type with a byte order."""
 
     def __init__(self, name: str, align: bool = False, copy: bool = True) -> None:
         if not (isinstance(name, str) and NUMBERS.fullmatch(name)):
@@ -44,7 +44,7 @@ class StoredType:
         self.dtype = np.dtype(name)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """``(version, byte order, subarray, names, fields, size, alignment, flags)``."""
+        """Set ``(version, byte order, subarray, names, fields, size, alignment, flags)``."""
         _, order, *others = state
         if others[:3] != [None, None, None]:
             raise refusal("a numpy.dtype with fields")
@@ -52,13 +52,13 @@ class StoredType:
 
 
 class StoredArray(np.ndarray):
-    """Stands in for ``numpy.ndarray``: an array of numbers; saved again, it is numpy's."""
+    """Replaces ``numpy.ndarray``: an array of numbers; if saved again, it is numpy's."""
 
     def __new__(cls) -> StoredArray:
         return super().__new__(cls, 0)
 
     def __setstate__(self, state: Any) -> None:
-        """``(version, shape, type, Fortran order, bytes)``."""
+        """Set ``(version, shape, type, Fortran order, bytes)``."""
         _, shape, kind, fortran, content = state
         if not (isinstance(kind, StoredType) and isinstance(content, bytes)):
             raise refusal("a numpy.ndarray of something else")
@@ -70,14 +70,14 @@ class StoredArray(np.ndarray):
 
 
 def _reconstruct(cls: type, shape: object, kind: object) -> StoredArray:
-    """Stands in for numpy's function of this name, which makes what ``__setstate__`` fills."""
+    """Replace numpy's function of this name: create the array that ``__setstate__`` fills."""
     if cls is not StoredArray:
         raise refusal(f"a numpy.ndarray of class {cls}")
     return StoredArray()
 
 
 def _scalar(kind: StoredType, content: bytes) -> bool | float | complex:
-    """Stands in for numpy's function of this name, but makes a plain number."""
+    """Replace numpy's function of this name: create a plain number."""
     if not (isinstance(kind, StoredType) and isinstance(content, bytes)):
         raise refusal("a scalar of numpy of something else")
     number: bool | float | complex = np.frombuffer(content, kind.dtype, count=1)[0].item()
@@ -94,9 +94,9 @@ STAND_INS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def allowing_numbers() -> Iterator[None]:
-    """Within it, torch's safe loader reads arrays of numbers and scalars of numpy.
+    """Return a context in which torch's safe loader reads numpy's arrays of numbers and scalars.
 
-    Where the user has allowed numpy's own classes, these are used.
+    If the user has allowed numpy's own classes, those are used.
     """
     allowed = torch.serialization.get_safe_globals()
     theirs = {given[0] if isinstance(given, tuple) else given for given in allowed}
@@ -108,7 +108,7 @@ def allowing_numbers() -> Iterator[None]:
 
 
 def plain_numbers(stored: Any) -> Any:
-    """What is to be saved, with plain numbers and lists in place of numpy's."""
+    """Return what is to be saved, with plain numbers and lists instead of numpy's."""
     kind: Any = type(stored)
     if isinstance(stored, (np.ndarray, np.generic)) and stored.dtype.kind in "biufc":
         return stored.tolist()
@@ -120,7 +120,7 @@ def plain_numbers(stored: Any) -> Any:
 
 
 def arrays_in_meters(state: Mapping[str, Any]) -> None:
-    """Let the meters in a checkpoint that was read hold arrays again, which fairseq computes with.
+    """Convert the meters in a loaded checkpoint back to arrays, with which fairseq computes.
 
     Args:
         state: the content of the checkpoint.

@@ -1,10 +1,10 @@
 """Settings that come from a file are data: none of them may run as code.
 
-torch's safe loader keeps a checkpoint from running code while it is read. fairseq then hands some
-of its settings to ``eval`` when it builds a model, a criterion or an optimizer, and others when it
-parses its flags, so that a file from elsewhere could run anything. Here every checkpoint is looked
-through first, and so are the flags of a run, which come from its study, its YAML files and its
-overrides: a setting that fairseq evaluates has to be a literal.
+torch's safe loader prevents a checkpoint from running code while it is read. fairseq then passes
+some of its settings to ``eval`` when it builds a model, a criterion or an optimizer, and others
+when it parses its flags, so that a file from elsewhere could run anything. Here every checkpoint is
+checked first, and so are the flags of a run, which come from its study, its YAML files and its
+overrides: a setting that fairseq evaluates must be a literal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-# The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool, also in the
+# The names of what fairseq passes to eval, eval_str_list, eval_str_dict or eval_bool, also in the
 # types of its flags; a test finds them in its source.
 EVALUATED = frozenset(
     (
@@ -61,22 +61,22 @@ EVALUATED = frozenset(
         "xformers_att_config",
     )
 )
-PROGRAMS = frozenset(("post_save_script",))  # fairseq runs what these name
+PROGRAMS = frozenset(("post_save_script",))  # fairseq runs the program that they name
 USER_DIR = "user_dir"  # fairseq imports this folder
-SIDES = ("encoder_", "decoder_")  # fairseq takes a flag so named for a setting of one side
+SIDES = ("encoder_", "decoder_")  # fairseq treats a flag with this prefix as a setting of one side
 MOST_COPIES = 1000
 
 
 class UnsafeSettingError(ValueError):
-    """A stored setting would run as code; the message names the file and the setting."""
+    """Raised if a stored setting would run as code; the message names the file and the setting."""
 
 
 def check_settings(settings: Any, file: object) -> None:
-    """Raise UnsafeSettingError where a setting that fairseq evaluates is more than a literal.
+    """Raise UnsafeSettingError if a setting that fairseq evaluates is not a literal.
 
     Args:
         settings: the entry ``cfg`` or ``args`` of a checkpoint, a mapping or a Namespace.
-        file: where they are from, for the error.
+        file: their source, for the error.
     """
     for key, value in _every_setting(settings):
         name = key.rpartition(".")[2]
@@ -87,13 +87,13 @@ def check_settings(settings: Any, file: object) -> None:
 
 
 def check_flags(flags: Sequence[str], user_dirs: Container[str | None]) -> None:
-    """Raise UnsafeSettingError where a flag would run code that is not the user's choice.
+    """Raise UnsafeSettingError if a flag would run code that the user did not choose.
 
-    A flag that fairseq evaluates has to be a literal. A shortened flag counts as each that it may
-    be short for, since argparse takes it.
+    A flag that fairseq evaluates must be a literal. An abbreviated flag counts as every flag that
+    it may abbreviate, since argparse accepts it.
 
     Args:
-        user_dirs: what ``--user-dir`` may be, since fairseq imports it.
+        user_dirs: the allowed values of ``--user-dir``, since fairseq imports it.
     """
     known = EVALUATED | PROGRAMS | {USER_DIR}
     for flag, following in zip(flags, (*flags[1:], "None")):
@@ -103,13 +103,13 @@ def check_flags(flags: Sequence[str], user_dirs: Container[str | None]) -> None:
         name = given.replace("-", "_")
         names = [each for each in (name, *_without_side(name)) if each]
         meant = {each for each in known if any(map(each.startswith, names))}
-        if not equals:  # for argparse, what has a space in it is never a flag
+        if not equals:  # argparse never treats text with a space as a flag
             is_flag = following.startswith("--") and " " not in following
             value = "None" if is_flag else following
         if USER_DIR in meant and value not in user_dirs:
             raise UnsafeSettingError(
-                f"--{given} is {value!r}, and importing it runs its code; a file may not choose "
-                f"it, so give it as an option of the command: --user-dir {value}"
+                f"--{given} is {value!r}, and importing it would run its code; a file may not set "
+                f"it: give it as an option of the command, --user-dir {value}"
             )
         if not _is_safe(meant, value):
             raise UnsafeSettingError(f"--{given} {_would_run(value)} are allowed")
@@ -120,7 +120,7 @@ def _without_side(name: str) -> list[str]:
 
 
 def _is_safe(names: Set[str], value: Any) -> bool:
-    """Whether fairseq runs nothing for a setting with one of these names."""
+    """Return whether fairseq runs no code for a setting with one of these names."""
     return not (names & EVALUATED and not _is_data(value)) and not (
         names & PROGRAMS and value not in (None, "None")
     )
@@ -134,7 +134,7 @@ def _would_run(value: Any) -> str:
 
 
 def _every_setting(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Every setting with its dotted key, those inside others too."""
+    """Yield every setting with its dotted key, nested ones included."""
     pending, seen = [("", settings)], set()
     while pending:
         key, value = pending.pop()
@@ -143,13 +143,13 @@ def _every_setting(settings: Any) -> Iterator[tuple[str, Any]]:
             value = vars(value)
         if not isinstance(value, (Mapping, list, tuple)) or id(value) in seen:
             continue
-        seen.add(id(value))  # a pickle may hold what contains itself
+        seen.add(id(value))  # a pickle may contain itself
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         pending += [(f"{key}.{name}" if key else str(name), inner) for name, inner in items]
 
 
 def _is_data(value: Any) -> bool:
-    """Whether ``eval`` refuses a value, or finds nothing but a literal in it."""
+    """Return whether ``eval`` would refuse a value, or finds only a literal in it."""
     if isinstance(value, str):
         try:
             return _is_literal(ast.parse(value.strip(), mode="eval").body)
@@ -159,7 +159,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """As for ast.literal_eval, and lists put together: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``."""
+    """Accept what ast.literal_eval does, and sums: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _is_literal(node.left) and _is_literal(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -180,9 +180,9 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def plain(settings: Any) -> Any:
-    """Stored settings as dictionaries and lists, where they are a configuration of OmegaConf.
+    """Return stored settings as dictionaries and lists, if they are an OmegaConf configuration.
 
-    ``${...}`` stays as it is: no literal, but the name of a value that may be none either.
+    ``${...}`` is not resolved: it is no literal, but names a value, which may not be one either.
     """
     if OmegaConf.is_config(settings):
         return OmegaConf.to_container(settings, resolve=False)

@@ -6,10 +6,10 @@ channels each from the input of the attention, r_j = W_r R_(L - 1 - j), and a co
 
     T_i[j, k] = sum over h of g_h ((q_i + u)_h k_jh + (q_i + v_r)_h r_jh) v_kh
 
-for each position i, and T_i, laid out in a row of L^2 numbers, is mapped to the channels by one
-matrix for all positions. There is no softmax over keys. u and v_r are vectors that all layers share
-(``content_bias`` and ``position_bias``); see ``relative.py`` for R_k, the start and the output
-layer.
+for each position i, and T_i, flattened to L^2 numbers, is mapped to the channels by one matrix for
+all positions. There is no softmax over keys. u and v_r are vectors that all layers share
+(``content_bias`` and ``position_bias``); see ``relative.py`` for R_k, the initialization and the
+output layer.
 
     --tensorized-mask causal      T_i[j, k] = 0 unless j <= i and k <= i: the default
     --tensorized-mask released    every j and k: what the public code computes
@@ -18,14 +18,14 @@ The text of the paper was not read for this file. The equations are those of the
 (szhangtju/The-compression-of-Transformer, BTD-Transformer/transformer_upload.py), which computes a
 causal mask and does not use it, so that each position sees the tokens that it predicts. The
 PowerNorm paper speaks of masking; whether its runs masked is not known. A loss of the released form
-is not comparable with that of any language model, so a model is scored with it only if
-``--score-released`` says so, or ``--model-overrides "{'score_released': True}"``, and then the
-result names it.
+is not comparable with that of any language model, so such a model is scored only with
+``--score-released`` or ``--model-overrides "{'score_released': True}"``, and the result then says
+so.
 
 With N cores, ``--cores N``, T_i is the mean over those of the cores, as in that code. Its cores
-share q, k and v, so this is the T_i of one core, the mean of the g: more cores add parameters and
-no functions. g starts as the softmax of N numbers, which that code leaves uninitialized; here they
-are standard normal.
+share q, k and v, so this equals the T_i of one core, the mean of the g: more cores add parameters
+but no functions. g starts as the softmax of N numbers, which that code leaves uninitialized; here
+they are standard normal.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ SETTINGS: Settings = {
         CAUSAL,
         "causal: a position sees no later one; released: it sees all, as in the public code",
     ),
-    SCORE: (bool, False, "allow to score a model that --tensorized-mask released lets see ahead"),
+    SCORE: (bool, False, "allow scoring a model with --tensorized-mask released, which sees ahead"),
     **FINAL_NORM,
 }
-"""The flags of this model beside those of fairseq's language model."""
+"""The flags of this model in addition to those of fairseq's language model."""
 
 
 class BlockTermAttention(MultiheadAttention):
@@ -83,7 +83,7 @@ class BlockTermAttention(MultiheadAttention):
     """
 
     def __init__(self, dim: int, rank: int, cores: int, window: int, masked: bool) -> None:
-        # Its heads are what norms of queries, keys and values are taken over: one of R channels
+        # Norms of queries, keys and values are taken over heads: here a single one of R channels
         super().__init__(rank, 1, bias=False, self_attention=True)
         self.window, self.masked = window, masked
         self.q_proj, self.k_proj, self.v_proj, self.r_proj = (
@@ -98,7 +98,7 @@ class BlockTermAttention(MultiheadAttention):
         shared: tuple[Tensor, Tensor, Tensor],
         key_padding_mask: Tensor | None,
     ) -> Tensor:
-        """The output, (T, B, C).
+        """Return the output, (T, B, C).
 
         Args:
             query: (T, B, C), with T up to L.
@@ -152,10 +152,10 @@ class TensorizedLayer(NormTransformerDecoderLayer):
         position_bias: Tensor,
         padding_mask: Tensor | None,
     ) -> Tensor:
-        """The new stream.
+        """Return the new stream.
 
         Args:
-            x: (T, B, C), or with several streams side by side.
+            x: (T, B, C), or with several streams concatenated.
             positions: R_(L - 1) to R_0, (L, C).
             content_bias, position_bias: u and v_r, (1, R).
             padding_mask: (B, T).
@@ -188,7 +188,7 @@ class TensorizedDecoder(RelativeDecoder):
         incremental_state: Any | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The features, (B, T, C), or with an incremental state those of the last token alone.
+        """Return the features, (B, T, C); with an incremental state only those of the last token.
 
         Args:
             prev_output_tokens: (B, T); ValueError if T is more than the window.
@@ -196,8 +196,8 @@ class TensorizedDecoder(RelativeDecoder):
         window = self.max_target_positions
         if prev_output_tokens.size(1) > window:
             raise ValueError(
-                f"{prev_output_tokens.size(1)} tokens are more than the window of this model, "
-                f"{window}: give --tokens-per-sample {window}"
+                f"{prev_output_tokens.size(1)} tokens exceed the window of this model, {window}: "
+                f"give --tokens-per-sample {window}"
             )
         padding = prev_output_tokens.eq(self.padding_idx)
         x = self.embedded(prev_output_tokens)
@@ -221,10 +221,10 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
     decoder_type = TensorizedDecoder
     decoder: TensorizedDecoder
     refused = {
-        "attention_dropout": "there are no weights of attention",
+        "attention_dropout": "it has no attention weights",
         "decoder_learned_pos": "its positions are sinusoids",
-        "decoder_xformers_att_config": "its attention is its own",
-        "quant_noise_pq": "its attention is its own",
+        "decoder_xformers_att_config": "it has its own attention",
+        "quant_noise_pq": "it has its own attention",
         "base_layers": "they have no block-term attention",
     }
 
@@ -238,37 +238,37 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
             raise ValueError(f"{MASK} is {mask!r}; choose from {CAUSAL}, {RELEASED}")
         if args.decoder_attention_heads != 1:
             raise ValueError(
-                f"--decoder-attention-heads is {args.decoder_attention_heads}; block-term "
-                "attention has one head, whose channels are --rank: drop the flag"
+                f"--decoder-attention-heads is {args.decoder_attention_heads}; it must be 1, since "
+                "block-term attention has one head, whose channels are --rank: drop the flag"
             )
         return super().build_model(args, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """As in fairseq; ValueError where the model sees what it is scored on, unless allowed."""
+        """As in fairseq; ValueError if the model sees what it is scored on, unless allowed."""
         settings: Any = self.cfg
         if getattr(settings, MASK) == RELEASED:
             flag = f"{flag_of(MASK)} {RELEASED}"
             if not getattr(settings, SCORE):
                 raise ValueError(
                     f"this model was trained with {flag}, so every position sees the token that it "
-                    "predicts, and its scores compare with nothing; to compute them all the same, "
-                    f"give --model-overrides \"{{'{SCORE}': True}}\""
+                    "predicts, and its scores are not comparable; to compute them anyway, give "
+                    f"--model-overrides \"{{'{SCORE}': True}}\""
                 )
             logger.warning("%s%s: every position sees the token that it predicts", REMARK, flag)
         super().prepare_for_inference_(cfg)
 
 
 def base_architecture(args: Any) -> None:
-    """The architecture of the public code on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
+    """Set the public code's sizes on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
     size = {"embed_dim": 256, "ffn_embed_dim": 2100, "layers": 3, "attention_heads": 1}
     set_missing(args, **{f"decoder_{name}": value for name, value in size.items()}, dropout=0.3)
     set_defaults(args, SETTINGS)
 
 
 def wikitext103_architecture(args: Any) -> None:
-    """The public code's on WikiText-103: 6 layers, dropout 0.1, adaptive input and softmax.
+    """Set the public code's sizes on WikiText-103: 6 layers, dropout 0.1, adaptive input, softmax.
 
-    Their cutoffs are those of Transformer-XL's code, from which that code comes.
+    The cutoffs are those of Transformer-XL's code, on which that code is based.
     """
     set_missing(args, decoder_layers=6, dropout=0.1)
     cutoffs = "20000,40000,200000"
@@ -279,7 +279,7 @@ def wikitext103_architecture(args: Any) -> None:
 
 
 def char_architecture(args: Any) -> None:
-    """A model of characters for a CPU: 3 layers of 128, R 32, FFN 512, no dropout."""
+    """Set a model of characters for a CPU: 3 layers of 128, R 32, FFN 512, no dropout."""
     size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 3}
     set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
     set_missing(args, rank=32, dropout=0.0)

@@ -9,18 +9,19 @@ score of query i and key j of a head is, for 0 <= i - j,
     ((q_i + u) . k_j + (q_i + v) . W_r R_(i - j)) / sqrt(d_head),  q, k, v' = W_q y, W_k y, W_v y
 
 u and v are vectors for each head (``content_bias`` and ``position_bias``), and W_r is a map of each
-layer; see ``relative.py`` for R, the start and the output layer. ``--clamp-len`` bounds i - j. With
-``--same-length`` every query sees its last ``--mem-len`` keys, itself included. No map of the
-attention has a bias.
+layer; see ``relative.py`` for R, the initialization and the output layer. ``--clamp-len`` bounds
+i - j. With ``--same-length`` every query sees its last ``--mem-len`` keys, itself included. No map
+of the attention has a bias.
 
-The text of the paper was not read for this file. The authors' code was (kimiyoung/transformer-xl,
-pytorch/mem_transformer.py, its default attention), and is what is followed. ``--norm-init xavier``,
-the default, keeps its start, and the other values change it as they change fairseq's.
+The text of the paper was not read for this file, which follows the authors' code
+(kimiyoung/transformer-xl, pytorch/mem_transformer.py, its default attention). ``--norm-init
+xavier``, the default, keeps its initialization; the other values change it as they change
+fairseq's.
 
-The memory keeps z, so it is the input of a layer under post-norm and pre-norm, as in that code, and
-what the attention reads under any other placement. It is continued from one segment to the next if
-the model is told the ``segment`` (see ``segments.py``), for training and evaluation apart, starts
-empty at segment 0, and is stored in the checkpoints of a run, within an epoch.
+The memory stores z, so it is the input of a layer under post-norm and pre-norm, as in that code,
+and what the attention reads under any other placement. If the model is told the ``segment`` (see
+``segments.py``), the memory continues from one segment to the next, separately for training and
+evaluation, starts empty at segment 0, and is stored in the checkpoints of a run within an epoch.
 
 Batch statistics: a norm on the input of the attention, as under pre-norm, is applied to memory and
 segment together, as in that code, and each of the M + T positions counts in its statistics. Every
@@ -55,12 +56,12 @@ from norm_plugin.placements import INPUT, STREAM
 
 MODEL = "norm_transformer_xl"
 SETTINGS: Settings = {
-    "mem_len": (int, 0, "positions of earlier segments that are kept"),
-    "clamp_len": (int, -1, "longer distances count as this one; -1: each as it is"),
-    "same_length": (bool, False, "each position sees the last --mem-len positions only"),
+    "mem_len": (int, 0, "number of positions of earlier segments to keep"),
+    "clamp_len": (int, -1, "largest distance; longer ones count as this one; -1: no limit"),
+    "same_length": (bool, False, "each position sees only the last --mem-len positions"),
     **FINAL_NORM,
 }
-"""The flags of this model beside those of fairseq's language model."""
+"""The flags of this model in addition to those of fairseq's language model."""
 
 
 class Relative(NamedTuple):
@@ -73,10 +74,10 @@ class Relative(NamedTuple):
 
 
 def by_distance(x: Tensor) -> Tensor:
-    """x, (..., T, K), by query i and distance K - 1 - c in column c, to query i and key j.
+    """Rearrange x, (..., T, K), from query i and distance K - 1 - c in column c to query and key.
 
-    Row i moves left by T - 1 - i: its distance in column j is then K - T + i - j. What comes in
-    from the right has no meaning; those keys are beyond the query.
+    Row i is shifted left by T - 1 - i: the distance in column j is then K - T + i - j. The values
+    shifted in from the right are meaningless; those keys are later than the query.
     """
     *_, rows, columns = x.shape
     padded = nn.functional.pad(x, (1, 0)).flatten(-2)
@@ -95,12 +96,12 @@ class RelativeAttention(MultiheadAttention):
         self.r_proj = nn.Linear(embed_dim, embed_dim, bias=False)
 
     def forward(self, y: Tensor, relative: Relative, attn_mask: Tensor) -> Tensor:
-        """The output for the segment, (T, B, C).
+        """Return the output for the segment, (T, B, C).
 
         Args:
             y: memory and segment, (M + T, B, C).
-            relative: what all layers share.
-            attn_mask: (T, M + T), True where a query does not look.
+            relative: the tensors that all layers share.
+            attn_mask: (T, M + T), True where a query does not attend to a key.
         """
         positions, u, v = relative
         q = self._heads(self.q_proj(y[-attn_mask.size(0) :]))
@@ -115,7 +116,7 @@ class RelativeAttention(MultiheadAttention):
         return output
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(K, B, C) to (B, heads, K, C / heads)."""
+        """Return x, (K, B, C), split into heads, (B, heads, K, C / heads)."""
         return x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
 
@@ -147,13 +148,13 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
         mask: Tensor,
         padding_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """The new stream, and z at the positions of the segment for the memory, (T, B, C).
+        """Return the new stream, and z at the positions of the segment for the memory, (T, B, C).
 
         Args:
-            x: (T, B, C), or with several streams side by side.
-            memory: z at the positions before, (M, B, C).
+            x: (T, B, C), or with several streams concatenated.
+            memory: z at the earlier positions, (M, B, C).
             positions, content_bias, position_bias: see :class:`Relative`.
-            mask: (T, M + T), True where a query does not look.
+            mask: (T, M + T), True where a query does not attend to a key.
             padding_mask: (B, T).
         """
         norm, place = self.norms(padding_mask), self.placement
@@ -167,7 +168,7 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
         return place.end(x), z.detach()
 
     def _norm_with_memory(self, memory: Tensor, z: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The norm on the input of the attention, of memory and segment, (M + T, B, C).
+        """Apply the norm on the attention's input to memory and segment, (M + T, B, C).
 
         No position of the memory is padding.
         """
@@ -180,7 +181,7 @@ class TransformerXLDecoder(RelativeDecoder):
     """A stack of :class:`TransformerXLLayer`.
 
     Attributes:
-        memories: by whether the model is in training.
+        memories: the memory in training (True) and in evaluation (False).
     """
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
@@ -206,14 +207,14 @@ class TransformerXLDecoder(RelativeDecoder):
         segment: int | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The features, (B, T, C).
+        """Return the features, (B, T, C).
 
         Args:
             prev_output_tokens: (B, T).
-            incremental_state: of decoding step by step, where the last token alone is computed, and
-                the memory is what was decoded before.
+            incremental_state: for step-by-step decoding: only the last token is computed, and the
+                memory is what was decoded before.
             segment: the number of these tokens in a text that is given in consecutive segments.
-                None: they are computed without memory, and leave none.
+                None: they are computed without memory, and none is kept.
         """
         step = incremental_state is not None
         tokens = prev_output_tokens[:, -1:] if step else prev_output_tokens
@@ -241,7 +242,7 @@ class TransformerXLDecoder(RelativeDecoder):
         return self.end(x), {"attn": [None]}
 
     def _relative(self, x: Tensor, before: int) -> tuple[Tensor, ...]:
-        """R, u, v and the mask for T positions of x, (T, B, C), after ``before`` of memory."""
+        """Return R, u, v and the mask for T positions of x, (T, B, C), after ``before`` others."""
         keys = torch.arange(before + x.size(0), device=x.device)
         distances = keys.flip(0)
         if self.clamp_len > 0:
@@ -253,19 +254,19 @@ class TransformerXLDecoder(RelativeDecoder):
         return self.positions(distances, x), self.content_bias, self.position_bias, mask
 
     def _recalled(self, segment: int | None, tokens: Tensor) -> list[Tensor]:
-        """The states before ``segment`` by layer; empty if there are none."""
+        """Return the states before ``segment`` per layer; empty if there are none."""
         if not segment or self.mem_len == 0:
             return []
         states = before_segment(self.memories.get(self.training), segment, len(tokens))
         return [state.to(self.content_bias) for state in states]
 
     def _decoded(self, incremental_state: Any) -> list[Tensor]:
-        """The states of what was decoded before by layer; empty at the first step."""
+        """Return the states of the tokens decoded so far, per layer; empty at the first step."""
         kept = self.get_incremental_state(incremental_state, "memory") or {}
         return list(kept.values())
 
     def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """As in fairseq, for beam search; new_order: (B,)."""
+        """Reorder the states for beam search, as in fairseq; new_order: (B,)."""
         kept = self.get_incremental_state(incremental_state, "memory") or {}
         ordered = {layer: state.index_select(1, new_order) for layer, state in kept.items()}
         if ordered:
@@ -281,9 +282,9 @@ class NormTransformerXL(RelativeLanguageModel):
     decoder_type = TransformerXLDecoder
     decoder: TransformerXLDecoder
     refused = {
-        "decoder_layerdrop": "a layer that is left out would have no memory for the next segment",
-        "decoder_learned_pos": "positions are relative",
-        "decoder_xformers_att_config": "its attention is its own",
+        "decoder_layerdrop": "a dropped layer would have no memory for the next segment",
+        "decoder_learned_pos": "its positions are relative",
+        "decoder_xformers_att_config": "it has its own attention",
         "base_layers": "they have no memory",
     }
 
@@ -297,7 +298,7 @@ class NormTransformerXL(RelativeLanguageModel):
         return model
 
     def training_state(self) -> dict[str, Any]:
-        """The memory of the training text, of the rows of all workers."""
+        """Return the memory of the training text, with the rows of all workers."""
         memory = self.decoder.memories.get(True)
         if memory is None:
             return {}
@@ -312,13 +313,13 @@ class NormTransformerXL(RelativeLanguageModel):
 
 
 def base_architecture(args: Any) -> None:
-    """The architecture of Dai et al. on enwik8: 12 layers of 512, 8 heads, FFN 2048, memory 512."""
+    """Set the sizes of Dai et al. on enwik8: 12 layers of 512, 8 heads, FFN 2048, memory 512."""
     set_missing(args, mem_len=512, decoder_layers=12)
     set_defaults(args, SETTINGS)
 
 
 def char_architecture(args: Any) -> None:
-    """A model of characters for a CPU: that of ``norm_transformer_lm_char``, with memory 64."""
+    """Set a model of characters for a CPU: that of ``norm_transformer_lm_char``, memory 64."""
     size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
     set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
     set_missing(args, dropout=0.0, mem_len=64)

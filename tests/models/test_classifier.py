@@ -124,6 +124,6 @@ def test_training_does_not_start_from_a_translation_model(tmp_path):
     torch.save(run_state(data), tmp_path / "translation.pt")
     argv = ["DATA", "--arch", "norm_text_classifier", "--task", "sentence_prediction"]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
-    stacks = "which has encoder and decoder, and this model has encoder"
+    stacks = "which has encoder and decoder, but this model has encoder"
     with pytest.raises(ValueError, match=rf"translation\.pt is a norm_transformer, {stacks}: give"):
         check_resuming(str(tmp_path / "translation.pt"), args, True, NormTextClassifier.sides)

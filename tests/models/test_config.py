@@ -195,11 +195,11 @@ REFUSED = """
 --norm-type-query batchnorm
     --norm-type-query is 'batchnorm', which mixes positions
 --norm-placement residual --no-decoder-final-norm
-    residual .* made at its final norm: drop --no-decoder
+    residual computes .* at its final norm, but --no-decoder-final-norm is given: drop it
 --norm-placement-decoder rezero --norm-init fixup
-    fixup is undefined with placement rezero of the decoder: every branch starts as 0
+    fixup is undefined with placement rezero of the decoder: every branch and its weight
 --norm-embedding fixnorm --adaptive-softmax-cutoff 10,20
-    fixnorm needs embeddings in one matrix, but adaptive_softmax_cutoff
+    adaptive_softmax_cutoff is .*, but --norm-embedding fixnorm needs embeddings in one matrix
 --norm-type batchnorm --norm-stat-tokens 0
     --norm-stat-tokens is 0; it must be 1 or more
 --norm-stat-tokens 9

@@ -88,7 +88,7 @@ def test_an_ensemble_translates_the_same(checkpoints, translations, said):
         own = [line for line in said() if line.startswith(f"{checkpoint}: ")]
         assert all(any(site in line for line in own) for site in FOLDED)
         assert any("decoder-cross: powernorm-v folded, 1 into 1" in line for line in own)
-        assert any("decoder-ffn: layernorm stays: " in line for line in own)
+        assert any("decoder-ffn: layernorm is not folded: " in line for line in own)
 
 
 def test_a_folded_checkpoint_is_like_any_other(checkpoints, translations, said, tmp_path, capsys):
@@ -102,7 +102,7 @@ def test_a_folded_checkpoint_is_like_any_other(checkpoints, translations, said, 
     assert not said()
     # with the flag it says that nothing is left to fold
     assert translations(folded[0], "--fold-norms") == translations(checkpoints[0])
-    assert said()[-1] == f"{folded[0]}: no norm could be folded; it decodes as it is"
+    assert said()[-1] == f"{folded[0]}: no norm could be folded; decoding with all norms"
 
 
 @pytest.mark.parametrize("order", [1, -1])

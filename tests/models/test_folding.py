@@ -113,8 +113,8 @@ def test_only_what_folds_is_folded(build, batch):
 
 
 LAYER_SCALE = "its RMS pre-scaling divides each position by the position's own RMS"
-NO_OFFSET = "has no bias to take the offset"
-JOINT = "k_proj and v_proj take the encoder's output and the decoder's alike"
+NO_OFFSET = "has no bias to absorb the offset"
+JOINT = "k_proj and v_proj receive the outputs of both encoder and decoder"
 MABN = ("--norm-type", "mabn", "--norm-type-decoder", "mabn", "--norm-warmup-updates", "1")
 WITH_SCALE = ("--norm-type", "powernorm", *PRE, "--norm-layer-scale-groups")
 REASONS = {
@@ -142,7 +142,7 @@ REASONS = {
     ),
     "adaptive softmax": (
         plain("batchnorm", "--adaptive-softmax-cutoff", "10,20"),
-        {"decoder-final": "adaptive_softmax is of type AdaptiveSoftmax, no plain linear map"},
+        {"decoder-final": "adaptive_softmax is of type AdaptiveSoftmax, not a plain linear map"},
     ),
     "joint attention": (
         plain("batchnorm", "--cross-self-attention", "--no-cross-attention"),
@@ -165,7 +165,7 @@ def test_another_kind_of_map_does_not_fold(build, batch):
     layer = model.encoder.layers[1]
     layer.fc1 = Quantized(layer.fc1.in_features, layer.fc1.out_features)
     expected = model(**batch)[0]
-    assert reasons(model)["encoder-ffn"] == "fc1 is of type Quantized, no plain linear map"
+    assert reasons(model)["encoder-ffn"] == "fc1 is of type Quantized, not a plain linear map"
     # no layer of the site folds then
     assert "encoder.layers.0.final_layer_norm" in norms_left(model)
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)

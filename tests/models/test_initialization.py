@@ -123,7 +123,7 @@ def test_weights_have_the_variance_of_the_formula(word, build):
 def test_t_fixup_scales_the_embeddings(build, caplog):
     layers = ("--encoder-layers", str(N), "--decoder-layers", str(M))
     model = build(*layers, "--norm-init", "t-fixup", "--norm-type", "none")
-    assert "takes the place of norms" not in caplog.text
+    assert "replaces norms" not in caplog.text
     for stack, number in ((model.encoder, N), (model.decoder, M)):
         weight = stack.embed_tokens.weight
         assert not weight[stack.padding_idx].any()
@@ -132,9 +132,7 @@ def test_t_fixup_scales_the_embeddings(build, caplog):
         wanted = 1 / D * (9 * number) ** -0.5
         torch.testing.assert_close(real.var().item(), wanted, rtol=0.1, atol=0)
     build("--norm-init", "t-fixup", "--norm-placement-encoder", "rezero")
-    assert "takes the place of norms and of the warm-up of the learning rate, but the decod" in (
-        caplog.text
-    )
+    assert "replaces norms and the warm-up of the learning rate, but the decod" in (caplog.text)
     assert "but the encoder has norms" not in caplog.text
 
 

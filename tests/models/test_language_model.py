@@ -203,7 +203,9 @@ def test_every_setting_of_fairseqs_has_its_default(text):
 
 
 def test_fixnorm_of_embeddings_of_characters_is_refused(text):
-    with pytest.raises(ValueError, match="one matrix, but character_embeddings is True"):
+    with pytest.raises(
+        ValueError, match="character_embeddings is True, but --norm-embedding fixnorm needs"
+    ):
         build(text, norm_embedding="fixnorm", character_embeddings=True)
 
 

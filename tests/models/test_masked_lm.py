@@ -140,7 +140,7 @@ def test_initial_weights_of_the_plan_are_not_those_of_roberta(task):
 
 
 def test_fixnorm_which_would_leave_the_output_layer_out_is_refused(task):
-    with pytest.raises(ValueError, match="--norm-embedding fixnorm does not reach the output lay"):
+    with pytest.raises(ValueError, match="--norm-embedding fixnorm is not possible in norm_m"):
         build(task, norm_embedding="fixnorm")
 
 

@@ -249,7 +249,7 @@ def test_folding_changes_no_logits(name, build, batch):
     assert {folding.site for folding in foldings if folding.reason} == unfolded
     if name == "around":
         assert [folding.reason for folding in foldings if folding.site.flag == "encoder-ffn"] == [
-            "it shares its flag with encoder-ffn-sum, which stays",
+            "it shares its flag with encoder-ffn-sum, not foldable",
             "its output is the residual stream, not only the input of linear maps",
         ]
     # the products of folding are rounded to float64

@@ -135,7 +135,7 @@ def test_a_stock_model_continues_with_any_norm(
             monkeypatch, toy, folder, *ONE[2:], "--max-update", 2, *flags, how, path
         )
         assert trainer.get_num_updates() == 2
-    assert name == "layernorm" or "start anew: " in caplog.text
+    assert name == "layernorm" or "keep initial values: " in caplog.text
     trainer.load_checkpoint(str(path), reset_optimizer=True)
     own, stored = trainer.get_model().state_dict(), torch.load(path, weights_only=True)["model"]
     norms = [p for p, module in trainer.get_model().named_modules() if isinstance(module, Norm)]
@@ -154,8 +154,8 @@ def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monk
     path = checkpoint(*LAYERNORM)
     flags = ("--norm-placement", "rezero", "--norm-allow-change", "on", "--restore-file", path)
     assert train_here(monkeypatch, toy, tmp_path, *TWO, *flags).get_num_updates() == 2
-    assert "the optimizer starts anew" in caplog.text
-    assert "start anew: encoder.layers.*.placement." in caplog.text
+    assert "the optimizer restarts" in caplog.text
+    assert "keep initial values: encoder.layers.*.placement." in caplog.text
     assert "dropped: encoder.layers.*.self_attn_layer_norm.weight" in caplog.text
 
 

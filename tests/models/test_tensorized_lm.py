@@ -219,7 +219,7 @@ def test_the_adaptive_input_and_softmax_of_wikitext103(build):
 
 def test_what_has_no_meaning_is_refused(build):
     for key, reason in NormTensorizedLanguageModel.refused.items():
-        with pytest.raises(ValueError, match=f"is not for this model: {reason}"):
+        with pytest.raises(ValueError, match=f"is not possible in this model: {reason}"):
             build(**{key: 1})
     for key in ("rank", "cores"):
         with pytest.raises(ValueError, match=f"--{key} is 0; it must be 1 or more"):
@@ -228,7 +228,7 @@ def test_what_has_no_meaning_is_refused(build):
         build(decoder_attention_heads=2)
     with pytest.raises(ValueError, match="tensorized_mask is 'relased'; choose from causal, rel"):
         build(tensorized_mask="relased")  # only YAML can bring it here
-    with pytest.raises(ValueError, match="6 tokens are more than the window of this model, 5"):
+    with pytest.raises(ValueError, match="6 tokens exceed the window of this model, 5"):
         build()(random_tokens(6)[0])
 
 
@@ -239,7 +239,7 @@ def test_the_released_form_trains_and_is_scored_only_by_name(text, tmp_path, cap
     path = tmp_path / "checkpoint_last.pt"
     argv = [text, "--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu"]
     argv = [str(word) for word in (*argv, "--num-workers", 0)]
-    with pytest.raises(CommandError, match="with --tensorized-mask released, so .* compare"):
+    with pytest.raises(CommandError, match="with --tensorized-mask released, so .* comparable"):
         evaluate(argv)
     capsys.readouterr()
     assert evaluate([*argv, "--model-overrides", "{'score_released': True}"]) == 0

@@ -136,7 +136,7 @@ def test_a_new_start_keeps_statistics_and_restarts_the_warmup(
         train_here(
             monkeypatch, toy, tmp_path / "new", *common, "--max-update", 2, *again, prepare=watch
         )
-    said = [line for line in caplog.messages if "training starts again at update 0" in line]
+    said = [line for line in caplog.messages if "training restarts at update 0" in line]
     assert len(said) == 1 and "statistics of 6 updates" in said[0]
     assert seen.pop("num_updates") == 0
     warms_up = norm_spec(name).has_option("warmup_updates")

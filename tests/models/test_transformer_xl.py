@@ -281,7 +281,7 @@ def test_the_memory_starts_empty_where_the_text_begins_again(build, caplog):
     with caplog.at_level(logging.WARNING, logger="norm_plugin"):
         assert torch.equal(model(first, segment=7)[0], logits)
     assert "segment 7 starts with an empty memory: the last one seen is segment 0" in caplog.text
-    with pytest.raises(ValueError, match="segment 8 has 1 rows, and the memory .* has 2"):
+    with pytest.raises(ValueError, match="segment 8 has 1 rows, but the memory .* has 2"):
         model(first[:1], segment=8)
 
 
@@ -368,7 +368,7 @@ def test_the_start_is_normal_and_all_norms_share_it(build):
 
 def test_what_has_no_meaning_is_refused(build):
     for key, reason in NormTransformerXL.refused.items():
-        with pytest.raises(ValueError, match=f"is not for this model: {reason}"):
+        with pytest.raises(ValueError, match=f"is not possible in this model: {reason}"):
             build(**{key: 1})
     with pytest.raises(ValueError, match="--mem-len is 0; it must be 1 or more with --same-length"):
         build(mem_len=0, same_length=True)

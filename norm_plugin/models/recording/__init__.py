@@ -1,6 +1,6 @@
 """``--norm-record``: statistics of norms and layers while a model trains, and their file.
 
-``make_recorder(trainer)`` gives the recorder of a run, and ``read_records(path)`` what it wrote.
+``make_recorder(trainer)`` returns the recorder of a run, and ``read_records(path)`` its records.
 :mod:`~norm_plugin.models.recording.measures` has the formulas.
 """
 

@@ -1,8 +1,8 @@
 """The file of a run's records: JSON lines, each compressed by itself.
 
 The first line is the header, which says what is recorded; each further line is the record of one
-update. A line is a complete gzip member, so ``zcat`` reads the file, and a line that a killed run
-has left half-written is told from a whole one and left out.
+update. A line is a complete gzip member, so ``zcat`` reads the file, and an incomplete line left by
+a killed run is recognized and skipped.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Line = dict[str, Any]
 
 
 def read_records(path: Path) -> list[Line]:
-    """The header and the records of a file, as they were written.
+    """Return the header and the records of a file, as they were written.
 
     Raises:
-        ValueError: it is not a file of records, or of another version.
+        ValueError: the file is not a file of records, or of another version.
     """
     try:
         lines = [json.loads(member) for member in _whole_members(path.read_bytes())]
-    except (zlib.error, ValueError) as error:  # no gzip, no text or no JSON
+    except (zlib.error, ValueError) as error:  # not gzip, text or JSON
         raise ValueError(f"{path} is not a file of --norm-record: {error}") from error
     if lines and lines[0].get("format") != FORMAT:
         raise ValueError(
@@ -48,14 +48,14 @@ def _whole_members(data: bytes) -> Iterator[bytes]:
 
 
 class RecordFile:
-    """Writes the records of a run, and goes on in the file that the run has left.
+    """Writes the records of a run, and continues the file of a resumed run.
 
     Args:
-        path: its folder is made if it is missing.
-        header: what is recorded; a run goes on only in a file with the same.
+        path: the file; its folder is created if missing.
+        header: what is recorded; a run continues a file only if its header is equal.
 
     Raises:
-        ValueError: ``path`` has other records, or is no such file.
+        ValueError: ``path`` has the records of another run, or is no file of records.
     """
 
     def __init__(self, path: Path, header: Line) -> None:
@@ -74,10 +74,10 @@ class RecordFile:
         return read_records(self.path) if self.path.exists() else []
 
     def append(self, record: Line) -> None:
-        """Add the record of an update.
+        """Append the record of an update.
 
-        The first call drops what the file has of this update and later ones: a run that was killed
-        had come further than the checkpoint that it was resumed from.
+        The first call drops the file's records of this update and later ones: a killed run may have
+        progressed beyond the checkpoint from which it is resumed.
         """
         if not self.continues:
             before = [line for line in self._lines()[1:] if line["update"] < record["update"]]

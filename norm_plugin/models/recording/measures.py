@@ -1,27 +1,27 @@
-"""What a record says of a norm and of a layer, as formulas over the real positions of a batch.
+"""What is recorded about a norm and a layer, as formulas over the real positions of a batch.
 
-u is what the batch statistics of a norm are taken of: its input x, (n, C), after the layer-scale if
+u is the tensor whose batch statistics a norm takes: its input x, (n, C), after RMS pre-scaling if
 it has one. g = gamma * dL/dy. Per channel, over the n real positions V:
 
     mu_B = mean_V u,    sigma_B^2 = mean_V (u - mu_B)^2,    psi_B^2 = mean_V u^2
 
 PowerNorm (Shen et al. 2020), with the average Euclidean norm ||v|| / C of its Figure 2:
 
-    Figures 2 and 4   distance_mean = ||mu_B - mu|| / C, and so for sigma_B^2 and psi_B^2, to
-                      the running statistics of before the batch
+    Figures 2 and 4   distance_mean = ||mu_B - mu|| / C, and likewise for sigma_B^2 and psi_B^2,
+                      with the running statistics before the batch
     Figures 3 and 4   g_mu     = ||mean_V(g) / sigma_B|| / C
                       g_sigma2 = ||mean_V(g (u - mu_B) / sigma_B) / sigma_B|| / C
                       g_psi2   = ||mean_V(g u / psi_B) / psi_B|| / C
     Figure 7          gamma_over_psi = gamma / psi_B, per channel
 
 The three of Figures 3 and 4 are the root mean squares over V of the terms that the statistics add
-to dL/du, up to eps. The paper prints the terms but no formula for their norms: to divide by C as in
+to dL/du, up to eps. The paper prints the terms but no formula for their norms: dividing by C as in
 Figure 2 is our choice.
 
 AdaNorm (Xu et al. 2019, section 3): mean and variance over the channels of one position of the
 gradient before the norm, dL/dy, and after it, dL/dx. A record has the root mean square over V of
-the means, and the mean over V of the variances. Only what passes through the norm counts in dL/dx,
-and not the residual connection beside it.
+the means, and the mean over V of the variances. dL/dx includes only what passes through the norm,
+not the parallel residual connection.
 
 An outlier is a value of x more than 6 standard deviations from the mean over all values.
 """
@@ -49,35 +49,35 @@ class Moments(NamedTuple):
 
 
 def real_rows(x: Tensor, valid: Tensor | None) -> Tensor:
-    """The real positions of ``x``, (..., C), as (n, C) in float32 or float64."""
+    """Return the real positions of ``x``, (..., C), as (n, C) in float32 or float64."""
     rows = x.detach().flatten(0, -2) if valid is None else x.detach()[valid]
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
 
 
 def moments(u: Tensor) -> Moments:
-    """The batch statistics of ``u``, (n, C)."""
+    """Return the batch statistics of ``u``, (n, C)."""
     mean = u.mean(dim=0)
     variance = (u - mean).square().mean(dim=0)
     return Moments(mean, variance, variance + mean.square())
 
 
 def quantiles(v: Tensor) -> Tensor:
-    """The quantiles of ``v``, (C,), over its channels at each of :data:`LEVELS`."""
+    """Return the quantiles of ``v``, (C,), over channels at each of :data:`LEVELS`."""
     return torch.quantile(v, v.new_tensor(LEVELS))
 
 
 def average_norm(v: Tensor) -> Tensor:
-    """||v|| / C of ``v``, (C,)."""
+    """Return ||v|| / C for ``v``, (C,)."""
     return torch.linalg.vector_norm(v) / v.numel()
 
 
 def root_mean_square(x: Tensor) -> Tensor:
-    """Over all values of ``x``, ()."""
+    """Return the root mean square over all values of ``x``, ()."""
     return torch.linalg.vector_norm(x) / x.numel() ** 0.5
 
 
 def of_input(x: Tensor) -> Measures:
-    """Size and outliers of the input of a norm, (n, C)."""
+    """Return the size and the outliers of a norm's input, (n, C)."""
     mean = x.mean()
     deviations = (x - mean).abs_()
     limit = OUTLIER * root_mean_square(deviations)
@@ -89,7 +89,7 @@ def of_input(x: Tensor) -> Measures:
 
 
 def of_statistics(batch: Moments, running: dict[str, Tensor]) -> Measures:
-    """Batch and running statistics and their distance. ``running``: by name, (C,) each."""
+    """Return batch and running statistics and their distance. ``running``: by name, (C,) each."""
     measures = {}
     for name, value in batch._asdict().items():
         measures[f"batch_{name}"] = quantiles(value)
@@ -100,12 +100,12 @@ def of_statistics(batch: Moments, running: dict[str, Tensor]) -> Measures:
 
 
 def gamma_over_psi(gamma: Tensor, square: Tensor, eps: float) -> Tensor:
-    """Quantiles of gamma / psi_B. gamma, square: (C,)."""
+    """Return the quantiles of gamma / psi_B over channels. gamma, square: (C,)."""
     return quantiles(gamma / (square + eps).sqrt())
 
 
 def gradient_parts(g: Tensor, u: Tensor, batch: Moments, eps: float) -> Measures:
-    """What the statistics contribute to the gradient. g, u: (n, C)."""
+    """Return what the statistics contribute to the gradient. g, u: (n, C)."""
     sigma, psi = (batch.variance + eps).sqrt(), (batch.square + eps).sqrt()
     g_mean, gu_mean = g.mean(dim=0), (g * u).mean(dim=0)
     centered = (gu_mean - batch.mean * g_mean) / sigma
@@ -117,7 +117,7 @@ def gradient_parts(g: Tensor, u: Tensor, batch: Moments, eps: float) -> Measures
 
 
 def of_gradient(name: str, g: Tensor) -> Measures:
-    """Mean and variance over the channels of a position, of ``g``, (n, C); see above."""
+    """Return mean and variance of ``g``, (n, C), over the channels of a position; see above."""
     variance, mean = torch.var_mean(g, dim=-1, correction=0)
     return {
         f"{name}_gradient_mean": mean.square().mean().sqrt(),

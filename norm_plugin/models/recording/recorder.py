@@ -1,17 +1,17 @@
-"""The recorder: it looks at norms and layers in every N-th update.
+"""The recorder: it measures norms and layers in every N-th update.
 
-It puts hooks on the model before such an update and takes them off after it, so other updates cost
-nothing. The hooks read the inputs of norms and the gradients that pass; they compute the same
-whatever computes the norm, and change nothing: a run trains the same weights with and without it.
+It adds hooks to the model before such an update and removes them after it, so other updates cost
+nothing. The hooks read the inputs of norms and the gradients that pass, whatever computes the norm,
+and change nothing: a run trains the same weights with and without recording.
 
-Only the first worker records, and only the first batch of an update (``--update-freq``). Its
-batch statistics are those of its own positions, in a synced norm too. Gradients are those of the
-loss per token (or what else the criterion counts as its sample size), without the scale that mixed
-precision puts on it.
+Only the first worker records, and only the first batch of an update (``--update-freq``). Batch
+statistics are those of its own positions, in a synchronized norm too. Gradients are those of the
+loss per token (or per whatever the criterion counts as its sample size), without the loss scale of
+mixed precision.
 
 The input of a norm often goes into a residual connection too, and its gradient is the sum of both.
-The part that passes through the norm is told from the other by the nodes of the autograd graph
-between the norm's output and its input. Nothing is put into the graph, so a run stays bit-equal.
+The part that passes through the norm is identified by the nodes of the autograd graph between the
+norm's output and its input. Nothing is added to the graph, so a run stays bit-equal.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 EPS = 1e-5
-"""Inside the roots where a norm has no eps of its own."""
+"""The eps in the roots for a norm that has no eps of its own."""
 DIGITS = 5
 
 
 class Recorder:
-    """Makes the records of a run, as ``plan.record`` says, and puts them into ``file``."""
+    """Makes the records of a run, as ``plan.record`` says, and appends them to ``file``."""
 
     def __init__(self, model: NormModel, plan: Plan, file: RecordFile) -> None:
         assert plan.record is not None
@@ -67,23 +67,23 @@ class Recorder:
         self.measures: dict[str, dict[str, Measures]] = {"sites": {}, "layers": {}}
         self.hooked: set[str] = set()
         self.loss_scale = loss_scale
-        self.unit: float | Tensor | None = None  # what a gradient is divided by
+        self.unit: float | Tensor | None = None  # gradients are divided by it
 
     @contextmanager
     def recording(
         self, criterion: nn.Module, updates: Callable[[], int], loss_scale: float | Tensor
     ) -> Iterator[None]:
-        """Around the computation of one update, which is recorded if it is its turn.
+        """Return a context for the computation of one update, which is recorded if it is due.
 
         Args:
             criterion: its output begins with the loss and the sample size.
-            updates: gives the number of updates done; an update that was left out, as after an
-                overflow, is not recorded.
+            updates: returns the number of updates done; a skipped update, as after an overflow, is
+                not recorded.
             loss_scale: the factor on the loss in the backward pass.
         """
         updates_before = updates()
         if self.active or updates_before % self.every:
-            if self.active:  # the trainer tries the same batch again
+            if self.active:  # the trainer repeats the same batch
                 self._start(loss_scale)
             yield
             return
@@ -110,7 +110,7 @@ class Recorder:
                     yield weight.register_hook(partial(self._see_weight, path, name))
 
     def _see_size(self, _: nn.Module, __: Any, output: Sequence[Any]) -> None:
-        """The criterion has computed the first batch: its gradients are of the loss per token."""
+        """Get the sample size of the first batch from the criterion's output: a hook."""
         if self.unit is None:
             self.unit = output[1] * self.loss_scale
 
@@ -118,8 +118,8 @@ class Recorder:
         return self.unit is None and not is_recomputing()
 
     def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
-        """Record what a norm holds before its forward updates its running statistics."""
-        if not norm.training:  # a frozen part, or a task that generates: no batch to learn from
+        """Record a norm's state before its forward updates the running statistics: a hook."""
+        if not norm.training:  # a frozen part, or a task that generates
             return
         x, valid = positions_of(inputs)
         sites = self.measures["sites"]
@@ -131,7 +131,7 @@ class Recorder:
                 sites[path] = forward_measures(norm, rows)
 
     def _see_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
-        """After a norm's forward. With activation checkpointing only a repeated one has a graph."""
+        """Record a norm after its forward; with checkpointing only a recomputed one has a graph."""
         if not norm.training:
             return
         (x, valid), measures = positions_of(inputs), self.measures["sites"].get(path)
@@ -175,7 +175,7 @@ class Recorder:
         measures["hidden_gradient_norm"] = torch.linalg.vector_norm(rows)
 
     def _see_weight(self, path: str, name: str, grad: Tensor) -> None:
-        """The gradient of a weight by one backward pass, before it joins those of other batches."""
+        """Record the gradient of a weight by one backward pass, before others are added to it."""
         measures = self.measures["layers"].get(path)
         if measures is not None:
             norm = torch.linalg.vector_norm(self._per_token(grad.detach().float()))
@@ -184,16 +184,17 @@ class Recorder:
     def _per_token(self, grad: Tensor) -> Tensor:
         if self.unit is None:
             raise RuntimeError(
-                "--norm-record: a backward pass came before the criterion was called, so the "
+                "--norm-record: a backward pass preceded the call of the criterion, so the "
                 "number of tokens is unknown; train this task without --norm-record"
             )
         return grad / self.unit
 
 
 def make_recorder(trainer: Any) -> Recorder | None:
-    """The recorder of a run of fairseq's; None where nothing is recorded, or not by this worker.
+    """Return the recorder of a fairseq run, or None if this worker records nothing.
 
-    ValueError if the file has records of another run.
+    Raises:
+        ValueError: the file has the records of another run.
     """
     model = trainer.get_model()
     plan = getattr(getattr(model, "cfg", None), "plan", None)
@@ -209,9 +210,9 @@ def make_recorder(trainer: Any) -> Recorder | None:
 
 
 def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
-    """The norms that the plan records, by their paths in the model.
+    """Return the norms that the plan records, by their paths in the model.
 
-    Those of queries and keys normalize head by head, and have no place among the others.
+    Norms of queries and keys normalize per head, and are not recorded.
     """
     assert plan.record is not None
     taken = [
@@ -227,18 +228,18 @@ def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
 
 
 def positions_of(inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
-    """x and its real positions, from the inputs of a norm in fairseq's stacks."""
+    """Return x and its real positions, from the inputs of a norm in fairseq's stacks."""
     x, mask, batch_first = inputs
     return x, None if mask is None else valid_positions(x, mask, batch_first)
 
 
 def measured(norm: Norm, rows: Tensor) -> Tensor:
-    """What the batch statistics of ``norm`` are, or would be, taken of. rows: (n, C)."""
+    """Return the rows, (n, C), of which ``norm`` takes, or would take, batch statistics."""
     return norm.statistics_input(rows) if isinstance(norm, BatchStatisticsNorm) else rows
 
 
 def forward_measures(norm: Norm, rows: Tensor) -> Measures:
-    """What a record says of the input of a norm, (n, C), before the norm has seen it."""
+    """Return the measures of a norm's input, (n, C), before the norm's forward."""
     batch = moments(measured(norm, rows))
     running = {}
     if isinstance(norm, BatchStatisticsNorm):
@@ -256,13 +257,13 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
 
 
 def gamma_of(norm: Norm) -> Tensor | None:
-    """The gain of each channel, (C,); None where the norm has no ``weight``."""
+    """Return the gain per channel, (C,), or None if the norm has no ``weight``."""
     weight: Tensor | None = getattr(norm, "weight", None)
     return None if weight is None else weight + norm.weight_offset
 
 
 def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]:
-    """The measures as rounded numbers and lists. All are fetched from the device at once."""
+    """Return the measures as rounded numbers and lists, fetched from the device in one copy."""
     tensors = [
         tensor
         for places in measures.values()
@@ -285,19 +286,19 @@ def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]
     }
 
 
-# ---- the gradient that passes through one module --------------------------------------------
+# ---- the gradient that passes through one module ---------------------------------------------
 
 
 def on_gradient_between(x: Tensor, y: Tensor, see: Callable[[Tensor], None]) -> None:
     """Call ``see`` in the backward pass with the part of dL/dx that comes from ``y``.
 
-    It is not called where no gradient arrives. Both must be in the graph, and differ.
+    It is not called if no gradient arrives. Both must be in the graph, and differ.
     """
     edges = _edges_between(x, y)
     gradients: list[Tensor | None] = []
 
     def add(index: int, to_inputs: tuple[Tensor | None, ...], _: Any) -> None:
-        """The hook of a node, which hands on ``to_inputs``; the last one hands the sum over."""
+        """Add the gradient from one node; the last node's call passes the sum on: a hook."""
         gradients.append(to_inputs[index])
         if len(gradients) == len(edges):
             arrived = [grad.detach() for grad in gradients if grad is not None]
@@ -310,7 +311,7 @@ def on_gradient_between(x: Tensor, y: Tensor, see: Callable[[Tensor], None]) -> 
 
 
 def _edges_between(x: Tensor, y: Tensor) -> list[tuple[Node, int]]:
-    """The nodes between ``x`` and ``y`` that hand a gradient to ``x``, and at which place."""
+    """Return the nodes between ``x`` and ``y`` that send a gradient to ``x``, with its index."""
     target = get_gradient_edge(x)
     edges, visited, waiting = [], {target.node}, [y.grad_fn]
     while waiting:

@@ -92,8 +92,8 @@ def test_the_grid_of_a_tuning(code):
         ("optimizer", {"x": "{}", "adam_betas": "${{optimizer.x}}"}, BETAS),
         ("common", {"no_progress_bar": "--adam-betas={}"}, BETAS),  # a flag in place of a value
         # what is imported is the user's choice
-        ("common", {"user_dir": "elsewhere"}, "--user-dir is 'elsewhere', and importing it runs"),
-        ("model", {"user_di": "elsewhere"}, "--user-di is 'elsewhere', and importing it runs"),
+        ("common", {"user_dir": "elsewhere"}, "--user-dir is 'elsewhere', and importing it would"),
+        ("model", {"user_di": "elsewhere"}, "--user-di is 'elsewhere', and importing it would"),
     ],
 )
 def test_the_yaml_file_of_an_experiment(group, settings, message, tmp_path, code):

@@ -1,9 +1,9 @@
 """Normalization layers for fairseq Transformers: the folder to give to ``--user-dir``.
 
 fairseq imports its ``--user-dir`` by this name. Importing the package then registers the model
-``norm_transformer`` and its architectures. Without fairseq it does nothing, so that
+``norm_transformer`` and its architectures. Without fairseq nothing is registered, so that
 :mod:`norm_plugin.norms` works in any torch script. A script that imports this package before
-fairseq, and wants the models, imports :mod:`norm_plugin.models`.
+fairseq, and needs the models, imports :mod:`norm_plugin.models`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ import sys
 __version__ = "0.1.0"
 
 # fairseq imports the models/ of a --user-dir only if the package was not imported by name before,
-# by another plugin for one. So the registrations are not left to fairseq.
+# for example by another plugin. So the registrations are not left to fairseq.
 if sys.modules.get("fairseq") is not None:
     from norm_plugin import models as models

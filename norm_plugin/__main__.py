@@ -1,4 +1,4 @@
-"""``python -m norm_plugin VERB`` is ``norm-plugin VERB``; without a verb, the folder."""
+"""``python -m norm_plugin VERB`` runs ``norm-plugin VERB``; without a verb it prints the folder."""
 
 from norm_plugin.cli import run
 

@@ -1,9 +1,10 @@
 """The command ``norm-plugin VERB``, also ``python -m norm_plugin VERB``.
 
-The lab adds its verbs where it is present. Nothing else of the plugin knows of it.
+The lab adds its verbs if it is installed. Nothing else of the plugin refers to it.
 
 Only the standard library is imported here. A verb imports its module when it is called, so that
-``--help`` of a script works before the environment exists, and a command pays for what it needs.
+``--help`` of a script works before the environment exists, and each command imports only what it
+needs.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from textwrap import wrap
 from norm_plugin.io.command_line import CommandError, hide_warnings, run_command
 
 LAB = "norm_lab"
-"""The package that adds verbs, if it is there: it is in the checkout, and not in a wheel."""
+"""The package that adds verbs, if present: it is in the checkout, but not in a wheel."""
 VERBS = {
     "average": ("norm_plugin.checkpoints.average", "average checkpoints"),
-    "fold": ("norm_plugin.checkpoints.fold", "fold norms into the linear maps after them"),
+    "fold": ("norm_plugin.checkpoints.fold", "fold norms into the linear maps that follow"),
     "repair": ("norm_plugin.checkpoints.repair", "replace a damaged last checkpoint"),
-    "predict": ("norm_plugin.checkpoints.predict", "the labels of a split by a trained classifier"),
-    "evaluate-lm": ("norm_plugin.checkpoints.evaluate_lm", "the loss of a language model"),
-    "list": ("norm_plugin.cli:list_norms", "every norm with its options and its paper"),
+    "predict": ("norm_plugin.checkpoints.predict", "predict the labels of a split"),
+    "evaluate-lm": ("norm_plugin.checkpoints.evaluate_lm", "compute a language model's loss"),
+    "list": ("norm_plugin.cli:list_norms", "print every norm with its options and its paper"),
     "check-user-dir": (
         "norm_plugin.cli:check_user_dir",
         "check the norms and placements of a user dir",
     ),
 }
-"""The module of each verb, with the name of its function unless that is ``main``, and its help.
+"""The module of each verb, its function unless that is ``main``, and its help.
 
-A verb without help is called by programs only, and is not in the help of the command.
+A verb without help is called by programs only, and is not listed in the help of the command.
 """
 RENAMED = {"check": "check-user-dir"}
 """New names of verbs, by their old ones, which are accepted too."""
@@ -46,7 +47,7 @@ NO_LAB = (
 
 
 def all_verbs() -> dict[str, tuple[str, str]]:
-    """The verbs of the lab, if it is there, and those of the plugin, as in :data:`VERBS`."""
+    """Return the verbs of the lab, if present, and those of the plugin, as in :data:`VERBS`."""
     if find_spec(LAB) is None:
         return VERBS
     return {**import_module(f"{LAB}.verbs").VERBS, **VERBS}
@@ -59,7 +60,7 @@ def current_name(verb: str) -> str:
 
 
 def usage() -> str:
-    """The help: one line for each verb."""
+    """Return the help: one line per verb."""
     shown = {verb: text for verb, (_, text) in all_verbs().items() if text}
     width = max(map(len, shown))
     lines = [f"  {verb:<{width}}  {text}" for verb, text in shown.items()]
@@ -77,10 +78,10 @@ def usage() -> str:
 
 
 def call(verb: str, argv: Sequence[str]) -> int:
-    """Run a verb; returns its exit status.
+    """Run a verb, and return its exit status.
 
     Raises:
-        CommandError: an unknown verb, or an error of the verb.
+        CommandError: the verb is unknown, or failed.
     """
     verbs = all_verbs()
     verb = current_name(verb)
@@ -112,7 +113,7 @@ def list_norms(argv: Sequence[str]) -> int:
 
 
 def norm_text(name: str) -> str:
-    """The name, formula, paper and options of a norm."""
+    """Return the name, formula, paper and options of a norm as text."""
     from norm_plugin.norms import norm_spec
 
     spec = norm_spec(name)
@@ -126,11 +127,11 @@ def norm_text(name: str) -> str:
 
 
 def check_user_dir(argv: Sequence[str]) -> int:
-    """Print the outcome of each check of a user dir; CommandError if one fails."""
+    """Print the result of each check of a user dir; raise CommandError if one fails."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin check-user-dir",
         description="Check the norms and the placements that a --user-dir registers, and print a "
-        "line for each check. The status is 1 if one fails.",
+        "line for each check. The exit status is 1 if one fails.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --user-dir")
     args = parser.parse_args(argv)
@@ -149,7 +150,7 @@ def check_user_dir(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; raises CommandError."""
+    """Run the command line; raises CommandError."""
     verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     if verb and verb not in ("-h", "--help"):
         hide_warnings()

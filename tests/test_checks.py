@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
 
 def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):
     with pytest.raises(
-        CommandError, match="another Python package is named json; rename the folder"
+        CommandError, match="json is also another Python package; rename the folder"
     ):
         check(write(tmp_path / "json", "raise AssertionError"))
 
@@ -270,13 +270,13 @@ class Forgetting(Moving):
             "a forward updates {'running'}, which forward_updated_buffers does not name",
         ),
         (Moving, "reestimation", "use update_running_statistic()"),
-        (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
+        (ByTheBatchAlways, "inference", "in inference, one position changes the output at others"),
         (MovingInInference, "inference", "an inference forward updates running;"),
         (MovingTwice, "recomputation", "checkpointing updates running twice"),
         (
             Forgetting,
             "recomputation",
-            "checkpointing gives another gradient; take what a forward uses",
+            "checkpointing changes the gradient; take what a forward uses",
         ),
     ],
 )
@@ -363,7 +363,7 @@ class Narrowing(OnTheSum):
             "branches",
             "attribute 'cross') in a decoder, whose layers have the branches self, cross",
         ),
-        (Narrowing, "branches", "an encoder: (5, 3, 24) in, torch.Size([80, 3, 24]) out"),
+        (Narrowing, "branches", "an encoder: input shape (5, 3, 24), output shape (80, 3, 24)"),
         (Dropping, "gradient", "an encoder: no gradient: branch ffn of layer 1"),
         (Detaching, "gradient", "an encoder: no gradient: its parameter scale"),
         (
@@ -371,7 +371,7 @@ class Narrowing(OnTheSum):
             "positions",
             "one position changes the output at others",
         ),
-        (Forgetful, "state", "after loading a state dict the next step differs"),
+        (Forgetful, "state", "after loading a state dict, the next step differs"),
     ],
 )
 def test_each_check_of_placements_finds_its_fault(cls, check_name, fault):

@@ -85,7 +85,7 @@ def test_an_unknown_verb_is_one_line():
 @pytest.mark.parametrize(
     ("redirection", "code", "error"),
     [
-        (">&-", 1, "error: stdout is closed; to see no output, redirect it: >/dev/null\n"),
+        (">&-", 1, "error: stdout is closed; to discard the output, redirect it: >/dev/null\n"),
         (">/dev/full", 1, "error: cannot write the output: No space left on device\n"),
         (">/dev/null", 0, ""),
     ],

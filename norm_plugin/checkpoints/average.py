@@ -2,22 +2,23 @@
 
     norm-plugin average --inputs DIR --last-epochs 10 --output DIR/avg10.pt
 
-Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
-rounding lies far below that of the stored types, and cast back to the type of the newest input.
-Inference normalizes by the running statistics of the norms. ``--running-stats`` chooses them:
+Floating-point tensors, parameters and buffers alike, become their mean: summed in float64, whose
+rounding is far below that of the stored types, and cast back to the type of the newest input.
+Inference normalizes by the running statistics of the norms. ``--running-stats`` selects them:
 
-    average       their mean, like the weights'
+    average       their mean, as for weights
     last          those of the newest input
     reestimate    those of the averaged weights, over training batches: see reestimate.py
 
 Integer and boolean tensors are counters and switches, whose mean has no meaning (fairseq's own tool
 sums them and floor-divides). They come from the newest input, as does everything else, such as the
-settings. The newest input is the one with the most updates, of equals the one given last. Tensors
-that share memory in it share memory in the output. The state of the optimizer does not belong to
-the averaged weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
+settings. The newest input is the one with the most updates, and among equals the one given last.
+Tensors that share memory in it share memory in the output. The state of the optimizer does not
+belong to the averaged weights and is dropped; fairseq does not need it to decode, validate or start
+fine-tuning.
 
-A tensor with a NaN or an infinity is refused. So are checkpoints of other norms, and one that is
-given twice, also as a copy under another name.
+A tensor with a NaN or an infinity is refused. So are checkpoints of other norms, and a checkpoint
+that is given twice, even as a copy under another name.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of
 from norm_plugin.models.settle import settle
 
 MODES = ("average", "last", "reestimate")
-"""The values of --running-stats: see above."""
+"""The values of --running-stats, explained above."""
 
 
 class RunningMean:
-    """The mean of checkpoints added one by one; holds one sum and the newest's other entries.
+    """The mean of checkpoints that are added one by one.
+
+    It holds one sum, and the other entries of the newest checkpoint.
 
     Args:
-        running_stats: one of ``MODES``; "reestimate" averages, for its second step to replace.
+        running_stats: one of ``MODES``; "reestimate" averages, and a second step replaces.
     """
 
     def __init__(self, running_stats: str = "average") -> None:
@@ -69,9 +72,9 @@ class RunningMean:
         self.twins: dict[str, str] = {}
 
     def add(self, path: Path, state: State) -> None:
-        """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
+        """Add one checkpoint and take over its tensors; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
-        state.get("extra_state", {}).pop(TRAINING_STATE, None)  # of one run at one moment
+        state.get("extra_state", {}).pop(TRAINING_STATE, None)  # belongs to one run at one moment
         model = state["model"]
         check_finite(path, model)
         of_newest: set[str] = set()
@@ -97,23 +100,23 @@ class RunningMean:
             self.newest, self.newest_path = state, path
             self.dtypes = {name: tensor.dtype for name, tensor in averaged.items()}
             self.twins = _shared_tensors(averaged)
-            model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
+            model.update(dict.fromkeys(averaged))  # only the sums are still needed
         self.paths.append(path)
 
     def _check_same_model(self, path: Path, state: State, averaged: State) -> None:
-        """Raise CommandError where a checkpoint has other entries, shapes or norms."""
+        """Raise CommandError if a checkpoint has other entries, shapes or norms."""
         first = self.paths[0].name
         problem = ""
         if differing := set(state["model"]) ^ set(self.newest["model"]):
             name = min(differing)
             owner, other = (path.name, first) if name in state["model"] else (first, path.name)
-            problem = f"{owner} has the entry '{name}', {other} has not"
+            problem = f"{owner} has the entry '{name}', but {other} does not"
         elif differing := set(averaged) ^ set(self.sums):
-            problem = f"'{min(differing)}' is a floating tensor in only one of them"
+            problem = f"'{min(differing)}' is a floating-point tensor in only one of them"
         for name, total in self.sums.items():
             if not problem and averaged[name].shape != total.shape:
                 shape, expected = tuple(averaged[name].shape), tuple(total.shape)
-                problem = f"'{name}' has shape {shape} in {path.name} and {expected} in {first}"
+                problem = f"'{name}' has shape {shape} in {path.name}, but {expected} in {first}"
         problem = problem or differing_norms(path, state, self.newest_path, self.newest)
         if problem:
             raise CommandError(
@@ -122,7 +125,7 @@ class RunningMean:
             )
 
     def result(self) -> State:
-        """The checkpoint with the mean weights.
+        """Return the checkpoint with the mean weights.
 
         ``averaged_from`` lists the inputs' names, ``running_stats`` names the mode.
         """
@@ -137,7 +140,7 @@ class RunningMean:
 
 
 def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """The first name of a tensor with the same memory, by each name; often the name itself."""
+    """Return, for each name of a tensor, the first name of a tensor with the same memory."""
     first: dict[tuple[Any, ...], str] = {}
     return {
         name: first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
@@ -146,33 +149,34 @@ def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
 
 
 def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
-    """The checkpoints at ``paths``, read one at a time and added up.
+    """Read the checkpoints at ``paths`` one at a time, and add them up.
 
-    Raises CommandError where one is missing, unreadable, of another model or not finite, or
-    where two are one.
+    Raises:
+        CommandError: a checkpoint is missing, unreadable, of another model or not finite, or two
+            of them are equal.
     """
     check_distinct(paths)
     mean = RunningMean(running_stats)
     for path in paths:
         state = load_checkpoint(path)
         if "averaged_from" in state:
-            raise CommandError(f"{path} is an average itself; give the checkpoints of the training")
+            raise CommandError(f"{path} is itself an average; give the checkpoints of the training")
         mean.add(path, state)
     return mean
 
 
 def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
-    """The mean of the checkpoints at ``paths``; raises CommandError as :func:`mean_of`."""
+    """Return the mean of the checkpoints at ``paths``; raise CommandError as :func:`mean_of`."""
     return mean_of(paths, running_stats).result()
 
 
 def differing_norms(path: Path, state: State, other_path: Path, other: State) -> str:
-    """How the norms and placements of two checkpoints differ, as their settings say; else empty.
+    """Return how the norms and placements of two checkpoints differ, by their settings; else empty.
 
-    Many norms have the same entries in the model's state, so these do not tell norms apart.
+    Many norms have the same entries in the model's state, so these do not distinguish norms.
 
     Raises:
-        CommandError: to compare them, a ``--user-dir`` is needed that was not imported.
+        CommandError: the comparison needs a ``--user-dir`` that was not imported.
     """
     mine, theirs = (settings_of(each) for each in (state, other))
     if mine is None or theirs is None or _of_norms(mine) == _of_norms(theirs):
@@ -185,7 +189,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
         raise CommandError(
             f"cannot compare the norms of {path} with those of {other_path}: {error}"
         ) from error
-    # Each run may have a schedule and initial weights of its own
+    # The runs may differ in schedule and initial weights
     names = (other_path.name, path.name)
     return "; ".join(differences(before, here, anew=True, names=names))
 
@@ -195,7 +199,7 @@ def _of_norms(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_distinct(paths: Sequence[Path]) -> None:
-    """Raise CommandError where two paths lead to one file, or to copies of one."""
+    """Raise CommandError if two paths are the same file, or copies of one."""
     seen: dict[tuple[Any, ...], Path] = {}
     for path in paths:
         for mark in (("file", os.path.realpath(path)), ("content", _digest(path))):
@@ -217,10 +221,17 @@ def _digest(path: Path) -> bytes:
 def select_checkpoints(
     folder: Path, kind: str, count: int, upper_bound: int | None, suffix: str = ""
 ) -> list[Path]:
-    """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``.
+    """Return the last ``count`` "epoch" or "update" checkpoints, oldest first.
 
     Args:
+        folder: the checkpoint folder.
+        kind: "epoch" or "update".
+        count: how many to return.
+        upper_bound: the last epoch or update to include; None: no bound.
         suffix: fairseq's ``--checkpoint-suffix`` in their names.
+
+    Raises:
+        CommandError: the folder has fewer.
     """
     numbered = numbered_checkpoints(folder, kind, suffix)
     if upper_bound is not None:
@@ -229,8 +240,8 @@ def select_checkpoints(
         bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
         bound += f" with the suffix {suffix}" if suffix else ""
         raise CommandError(
-            f"{count} {kind} checkpoints are asked for and {len(numbered)} found in {folder}{bound}"
-            "; train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
+            f"{count} {kind} checkpoints are needed, but {len(numbered)} are in {folder}{bound}; "
+            "train longer, keep more (fairseq's --keep-... flags) or give a smaller number"
         )
     return [path for _, path in reversed(numbered[:count])]
 
@@ -240,16 +251,16 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
     kind = "epoch" if args.last_epochs is not None else "update"
     count = args.last_updates if args.last_epochs is None else args.last_epochs
     if folders and len(args.inputs) > 1:
-        raise CommandError(f"--inputs takes one folder or only files; {folders[0]} is a folder")
+        raise CommandError(f"--inputs has the folder {folders[0]}; give one folder, or only files")
     if folders and count is None:
         raise CommandError(f"{folders[0]} is a folder: add --last-epochs or --last-updates")
     if folders:
         return select_checkpoints(folders[0], kind, count, args.upper_bound, args.checkpoint_suffix)
     if count is not None or args.upper_bound is not None or args.checkpoint_suffix:
         raise CommandError(
-            "--last-epochs, --last-updates, --upper-bound and --checkpoint-suffix choose from a "
-            f"folder, and --inputs {args.inputs[0]} is not one; name an existing folder, or leave "
-            "these flags out"
+            "--last-epochs, --last-updates, --upper-bound and --checkpoint-suffix select from a "
+            f"folder, but --inputs {args.inputs[0]} is none; name an existing folder, or drop "
+            "these flags"
         )
     return list(args.inputs)
 
@@ -265,7 +276,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         required=True,
         metavar="PATH",
-        help="one folder of checkpoints, or the files to average",
+        help="one checkpoint folder, or the files to average",
     )
     parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
     last = parser.add_mutually_exclusive_group()
@@ -273,25 +284,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--last-epochs",
         type=at_least(1),
         metavar="N",
-        help="the last N of checkpoint<EPOCH>.pt in the folder",
+        help="average the last N of checkpoint<EPOCH>.pt in the folder",
     )
     last.add_argument(
         "--last-updates",
         type=at_least(1),
         metavar="N",
-        help="the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
+        help="average the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
     )
     parser.add_argument(
         "--upper-bound",
         type=at_least(1),
         metavar="N",
-        help="leave out later epochs or updates than this",
+        help="exclude epochs or updates after this number",
     )
     parser.add_argument(
         "--checkpoint-suffix",
         default="",
         metavar="TEXT",
-        help="what fairseq-train got by this name, which is in the names of the checkpoints",
+        help="fairseq-train's flag of this name, which is part of the checkpoint names",
     )
     parser.add_argument(
         "--running-stats",
@@ -315,13 +326,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_user_dir(parser)
     args = parser.parse_args(argv)
     if args.running_stats != "reestimate" and (args.batches or args.data):
-        parser.error("--batches and --data belong to --running-stats reestimate")
+        parser.error("--batches and --data need --running-stats reestimate: add it or drop them")
     return args
 
 
 def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
-    """Re-estimate the running statistics if asked for; returns a line on where they are from."""
-    check_user_dir(state, newest)  # it may have norms of its own
+    """Re-estimate the running statistics if requested; return a line that says their source."""
+    check_user_dir(state, newest)  # the model may have norms of the user's own
     if not running_statistics(state["model"]):
         return "this model has no running statistics; only its weights are averaged"
     if args.running_stats == "last":
@@ -330,13 +341,13 @@ def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     args = _parse(argv)
     check_output(args.output)
     import_user_dir(args.user_dir)
     paths = _inputs(args)
     if os.path.realpath(args.output) in map(os.path.realpath, paths):
-        raise CommandError(f"--output {args.output} is one of the inputs; choose another name")
+        raise CommandError(f"--output {args.output} is also an input; choose another name")
     mean = mean_of(paths, args.running_stats)
     state = mean.result()
     if args.running_stats != "average":

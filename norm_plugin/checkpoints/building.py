@@ -15,15 +15,16 @@ from norm_plugin.models.stored_settings import UnsafeSettingError
 def build_model(
     checkpoint: Path, data: Path | None = None, weights: State | None = None
 ) -> tuple[Any, Any, Any]:
-    """The model of ``checkpoint``, its configuration and its task.
+    """Build the model of ``checkpoint``; return the model, its configuration and its task.
 
     Args:
-        checkpoint: its settings are used.
-        data: the folder that holds the dictionaries; None: the one it was trained on.
-        weights: the state of the model, in place of the one in ``checkpoint``; not changed.
+        checkpoint: the source of the settings.
+        data: the folder with the dictionaries; None: the one of the training.
+        weights: the state of the model, in place of that in ``checkpoint``; not changed.
 
     Raises:
-        CommandError: the data is missing, or does not fit the model; a setting would run as
+        CommandError: the data is missing or does not fit the model; a setting would run as
+            code; the checkpoint's user dir was not imported.
             code; the checkpoint's user dir was not imported.
     """
     from fairseq import checkpoint_utils
@@ -36,7 +37,7 @@ def build_model(
     except UnsafeSettingError as error:
         raise CommandError(str(error)) from error
     if state.get("cfg") is None:
-        raise CommandError(f"{checkpoint} has no entry 'cfg', which holds the settings")
+        raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
     check_user_dir(state, checkpoint)
     folder = state["cfg"].task.data
     check_data(folder, checkpoint, given=data is not None)
@@ -53,15 +54,15 @@ def check_data(data: str, checkpoint: Path, given: bool) -> None:
     """Raise CommandError unless each folder of ``data``, joined by colons, exists.
 
     Args:
-        given: the user has named it; otherwise it is that of the checkpoint.
+        given: whether the user named it; otherwise it is that of the checkpoint.
     """
     from fairseq.utils import split_paths
 
     for folder in split_paths(data):
         if not Path(folder).is_dir() and given:
             raise CommandError(
-                f"there is no folder {folder}; give the one of the binarized data, with dict.txt "
-                "or dict.LANGUAGE.txt"
+                f"the folder {folder} does not exist; give the folder of the binarized data, with "
+                "dict.txt or dict.LANGUAGE.txt"
             )
         if not Path(folder).is_dir():
             raise CommandError(

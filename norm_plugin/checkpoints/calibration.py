@@ -1,12 +1,12 @@
-"""Temperature scaling: the loss of a classifier apart from the scale of its logits.
+"""Temperature scaling, which separates a classifier's loss from the scale of its logits.
 
 Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2, divides the logits by one
 number T > 0, chosen for the lowest loss. A norm that only shrinks the input of the classifier
 lowers the loss of an over-confident model; after temperature scaling, that advantage is gone.
 
-T is fitted on one half of the sentences and applied to the other half, and the other way round, so
-that no sentence takes part in the choice of its own T. The halves are the sentences of even and of
-odd number in the order of the corpus.
+T is fitted on one half of the sentences and applied to the other half, and vice versa, so that no
+sentence influences its own T. The halves are the sentences of even and of odd number in the order
+of the corpus.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class CalibratedLoss(NamedTuple):
 
 
 def loss_in_bits(logits: Tensor, labels: Tensor, temperature: float = 1.0) -> float:
-    """The mean cross-entropy in bits of logits (N, classes) divided by ``temperature``."""
+    """Return the mean cross-entropy, in bits, of logits (N, classes) divided by ``temperature``."""
     from torch.nn import functional
 
     return float(functional.cross_entropy(logits / temperature, labels)) / math.log(2)
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T with the lowest loss; the loss is convex in 1 / T, so there is one."""
+    """Return the T with the lowest loss; it is unique, since the loss is convex in 1 / T."""
     from scipy.optimize import minimize_scalar
 
     found = minimize_scalar(
@@ -53,7 +53,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def calibrate(logits: Tensor, labels: Tensor) -> CalibratedLoss:
-    """The loss of a classifier with and without temperature scaling.
+    """Return the loss of a classifier with and without temperature scaling.
 
     Args:
         logits: (N, classes), in the order of the corpus, N at least 2.

@@ -1,4 +1,4 @@
-"""The loss of a language model on a text.
+"""Compute the loss of a language model on a text.
 
 ``norm-plugin evaluate-lm`` is ``fairseq-eval-lm`` in one process, with the same flags. It prints
 the results on stdout and everything else on stderr:
@@ -30,7 +30,7 @@ LEFT_OUT = "skipping tokens with inf scores"
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command."""
     if {"-h", "--help"}.intersection(argv):
         print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
         print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     import_user_dir(user_dir_in(argv))
     args = options.parse_args_and_arch(parser, list(argv))
     if args.path is None:
-        raise CommandError("evaluate-lm needs the model: give --path FILE")
+        raise CommandError("--path is missing; give the checkpoint: --path FILE")
     check_overrides(args.model_overrides)
     results = ResultHandler(sys.stdout)
     results.addFilter(is_result)
@@ -65,15 +65,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 class ResultHandler(logging.StreamHandler):
-    """Writes the results; an error in doing so ends the command."""
+    """Writes the results; an error while writing ends the command."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Raise the error that is being handled; logging would print it and go on."""
+        """Raise the current error; logging would print it and continue."""
         raise
 
 
 def check_overrides(text: str) -> None:
-    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is literal."""
+    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is a literal."""
     try:
         overrides = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -86,17 +86,18 @@ def check_overrides(text: str) -> None:
 
 
 def user_dir_in(argv: Sequence[str]) -> Path | None:
-    """The ``--user-dir`` in a command line, which fairseq imports while it parses."""
+    """Return the ``--user-dir`` of a command line, which fairseq imports while it parses."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--user-dir", type=Path)
     return parser.parse_known_args(list(argv))[0].user_dir
 
 
 def is_result(record: logging.LogRecord) -> bool:
-    """Whether a log message of fairseq is one of the results.
+    """Return whether a log message of fairseq is one of the results.
 
-    Raises DivergedError for the message that tokens of probability 0 are left out: the mean loss of
-    the other tokens would be too low.
+    Raises:
+        DivergedError: the message says that tokens of probability 0 are skipped; the mean loss of
+            the other tokens would be too low.
     """
     if str(record.msg).startswith(LEFT_OUT):
         raise DivergedError("a token of the text has probability 0: the model has diverged")

@@ -1,7 +1,7 @@
-"""What fairseq raises about bad input, in one line, and its dictionaries.
+"""Turn what fairseq raises about bad input into one-line errors, and read its dictionaries.
 
-fairseq's loaders raise AssertionError, RuntimeError and bare Exception about a missing dictionary,
-sides of different lengths or a sentence that is too long. fairseq is imported when it is needed.
+fairseq's loaders raise AssertionError, RuntimeError and bare Exception for a missing dictionary,
+sides of different lengths or a sentence that is too long. fairseq is imported only when needed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import norm_plugin
 from norm_plugin.io.command_line import CommandError
 
 UNFIT = (OSError, RuntimeError, ValueError, LookupError)
-"""What fairseq, torch and our models raise where settings, weights and data do not fit together."""
+"""What fairseq, torch and our models raise if settings, weights and data do not fit together."""
 OUR_CODE = Path(norm_plugin.__file__).parent
 
 
 @contextmanager
 def fairseq_errors(doing: str) -> Iterator[None]:
-    """Turn an error about the input of fairseq into a CommandError: ``cannot DOING: reason``.
+    """Turn an error about fairseq's input into a CommandError: ``cannot DOING: reason``.
 
-    An error of another type than UNFIT that our own code raises is a fault of the program, and
-    passes.
+    Errors of other types than UNFIT that our own code raises are bugs, and are not caught.
     """
     try:
         yield
@@ -35,13 +34,13 @@ def fairseq_errors(doing: str) -> Iterator[None]:
         innermost = traceback.extract_tb(error.__traceback__)[-1]
         if not isinstance(error, UNFIT) and OUR_CODE in Path(innermost.filename).parents:
             raise
-        # an assertion rarely has a message
+        # an assertion often has no message
         reason = str(error) or f"{type(error).__name__} at {innermost.line}"
         raise CommandError(f"cannot {doing}: {reason}") from error
 
 
 def batches_of(batches: Iterable[Any], data: str) -> Iterator[Any]:
-    """The batches of an iterator of fairseq, whose errors are those of the data in ``data``."""
+    """Yield the batches of a fairseq iterator; errors are reported as those of ``data``."""
     iterator = iter(batches)
     while True:
         with fairseq_errors(f"read the batches of the data in {data}"):
@@ -52,10 +51,10 @@ def batches_of(batches: Iterable[Any], data: str) -> Iterator[Any]:
 
 
 def load_dictionary(path: Path) -> Any:
-    """A dictionary of fairseq from a ``dict.txt``, without a byte order mark.
+    """Read a fairseq dictionary from a ``dict.txt``, without a byte order mark.
 
     Raises:
-        CommandError: the file cannot be read, is not UTF-8, is empty, or holds something else.
+        CommandError: the file cannot be read, is not UTF-8, is empty, or is not a dictionary.
     """
     from fairseq.data import Dictionary
 

@@ -24,12 +24,12 @@ from norm_plugin.models.stored_settings import UnsafeSettingError, check_setting
 State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
-# kind: the name that fairseq gives, its last group being the number of epochs or of updates; its
+# By kind: fairseq's file name, whose last group is the number of epochs or updates; the
 # --checkpoint-suffix comes between the name and ".pt"
 NAMES = {"epoch": r"checkpoint(\d+)", "update": r"checkpoint_\d+_(\d+)"}
-FOLDED = "folded_norms"  # an entry of what norm_plugin.checkpoints.fold writes
+FOLDED = "folded_norms"  # an entry that norm_plugin.checkpoints.fold writes
 
-# All that torch.load raises for a file that is no checkpoint, or only a part of one.
+# Everything that torch.load raises for a file that is not a checkpoint, or only part of one.
 UNREADABLE = (
     RuntimeError,
     EOFError,
@@ -41,22 +41,23 @@ UNREADABLE = (
     struct.error,
     zipfile.BadZipFile,
 )
-# Buffers of fairseq's adaptive input and softmax that tell a dtype and a device. Their one number
-# is what the memory held when the model was built, a NaN for instance, and is never read.
+# Buffers of fairseq's adaptive input and softmax that only carry a dtype and a device. Their one
+# value is uninitialized memory, for example NaN, and is never read.
 UNREAD = "_float_tensor"
 PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 
 class DamagedError(CommandError):
-    """A checkpoint was cut off, or its bytes have changed since it was written."""
+    """Raised for a checkpoint that was cut off, or whose bytes changed after it was written."""
 
 
 def load_checkpoint(path: Path) -> State:
-    """The content of a fairseq checkpoint, tensors on the CPU, by torch's safe loader.
+    """Load a fairseq checkpoint, tensors on the CPU, by torch's safe loader.
 
-    Raises CommandError that names a file which is missing, unreadable or no checkpoint, which holds
-    a class or function that the loader refuses, or of which a setting would run as code;
-    DamagedError for an archive that is not as it was written.
+    Raises:
+        CommandError: the file is missing, unreadable or not a checkpoint, contains a class or
+            function that the loader refuses, or a setting of it would run as code.
+        DamagedError: the archive is not as it was written.
     """
     allow_stored_flags()
     with reading(path) as stream:
@@ -72,7 +73,7 @@ def load_checkpoint(path: Path) -> State:
         except UNREADABLE as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise CommandError(
-                f"checkpoint {path} cannot be read, it may be truncated or damaged ({reason})"
+                f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
             ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CommandError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
@@ -85,21 +86,21 @@ def load_checkpoint(path: Path) -> State:
 
 
 def _check_archive(stream: BinaryIO) -> None:
-    """Raise one of UNREADABLE where an entry lacks its checksum, which torch does not look at."""
+    """Raise one of UNREADABLE if an entry's checksum is wrong, which torch does not check."""
     if stream.read(1) != PICKLE_START:
         with zipfile.ZipFile(stream) as archive:
-            # torch compresses nothing, and leaves out the content of what is marked as a folder
+            # torch compresses nothing, and skips the content of entries marked as folders
             if any(entry.compress_type or entry.external_attr for entry in archive.infolist()):
-                raise zipfile.BadZipFile("an entry that torch has not written")
+                raise zipfile.BadZipFile("it has an entry that torch has not written")
             if name := archive.testzip():
-                raise zipfile.BadZipFile(f"wrong checksum of {name}")
+                raise zipfile.BadZipFile(f"the checksum of {name} is wrong")
     stream.seek(0)
 
 
 def save_checkpoint(state: State, path: Path) -> None:
-    """Write a checkpoint whole or not at all; raises CommandError, the old file kept.
+    """Write a checkpoint atomically; after a CommandError the old file is unchanged.
 
-    What fairseq stored as numbers of numpy becomes plain numbers.
+    What fairseq stored as numpy numbers becomes plain numbers.
     """
     if "extra_state" in state:
         state = {**state, "extra_state": plain_numbers(state["extra_state"])}
@@ -108,13 +109,13 @@ def save_checkpoint(state: State, path: Path) -> None:
 
 
 def num_updates(state: State) -> int | None:
-    """Updates that the checkpoint has seen; None where it does not say."""
+    """Return the number of updates of a checkpoint; None if it has no such entry."""
     history = state.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
 
 
 def numbered_checkpoints(folder: Path, kind: str, suffix: str = "") -> list[tuple[int, Path]]:
-    """``(number, path)`` of a folder's checkpoints of a kind, "epoch" or "update", newest first.
+    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first.
 
     Args:
         suffix: fairseq's ``--checkpoint-suffix`` in their names.
@@ -127,16 +128,16 @@ def numbered_checkpoints(folder: Path, kind: str, suffix: str = "") -> list[tupl
 
 
 def is_averaged(name: str, value: Any) -> bool:
-    """Whether an entry of a model's state becomes a mean, and is not taken from the newest."""
+    """Return whether an entry of a model's state is averaged, not taken from the newest."""
     floating = torch.is_tensor(value) and value.is_floating_point()
     return floating and name.rpartition(".")[2] != UNREAD
 
 
 def check_finite(path: Path, model: State) -> None:
-    """Raise CommandError where a tensor holds a NaN or an infinity."""
+    """Raise CommandError if a tensor contains a NaN or an infinity."""
     for name, value in model.items():
         if is_averaged(name, value) and not torch.isfinite(value).all():
             raise CommandError(
-                f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
+                f"'{name}' of {path} has NaN or infinite values: the run has diverged; give only "
                 "checkpoints from before that (average has --upper-bound)"
             )

@@ -1,11 +1,11 @@
-"""Write a checkpoint whose norms are folded into the linear maps after them, for decoding.
+"""Write a checkpoint whose norms are folded into the linear maps that follow, for decoding.
 
     norm-plugin fold averaged.pt --output folded.pt
 
 ``fairseq-generate --user-dir norm_plugin --path folded.pt`` decodes it without ``--fold-norms``:
-its settings say ``none`` where a norm has been folded. ``norm_plugin/models/folding.py`` says which
-norms fold, and why others do not. The state of the optimizer is dropped; to continue training, use
-the original checkpoint.
+its settings are ``none`` where a norm was folded. ``norm_plugin/models/folding.py`` says which
+norms can be folded, and why others cannot. The state of the optimizer is dropped; to continue
+training, use the original checkpoint.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
-    """The content of a folded checkpoint, and the outcome at each site.
+    """Return the content of a folded checkpoint, and the result at each site.
 
     Args:
-        checkpoint: one of a ``norm_transformer``.
-        data: the folder that holds the dictionaries; None: the one it was trained on.
+        checkpoint: a checkpoint of a ``norm_transformer``.
+        data: the folder with the dictionaries; None: the one of the training.
 
     Raises:
-        CommandError: it is missing, unreadable or of another model, or no norm of it folds.
+        CommandError: it is missing, unreadable or of another model, or no norm can be folded.
     """
     from norm_plugin.models.folding import fold_norms
 
@@ -57,7 +57,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
 
 
 def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
-    """Copy the folded weights of ``model`` into ``state``; every other entry stays as it is."""
+    """Copy the folded weights of ``model`` into ``state``; other entries do not change."""
     from norm_plugin.models.settle import store_folded
 
     gone = {path for folding in folded for path in folding.norms}
@@ -77,12 +77,12 @@ def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints a line for each site."""
+    """Run the command, and print a line for each site."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin fold",
         description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the one to fold")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the input")
     parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
     parser.add_argument(
         "--data",
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_output(args.output)
     import_user_dir(args.user_dir)
     if os.path.realpath(args.output) == os.path.realpath(args.checkpoint):
-        raise CommandError(f"--output {args.output} is the checkpoint; choose another name")
+        raise CommandError(f"--output {args.output} is also the input; choose another name")
     state, foldings = fold_checkpoint(args.checkpoint, args.data)
     save_checkpoint(state, args.output)
     for folding in foldings:

@@ -1,4 +1,4 @@
-"""The labels of a split by a trained classifier.
+"""Predict the labels of a split by a trained classifier.
 
 ``norm-plugin predict DATA --path checkpoint_best.pt`` prints a line for each sentence of a split,
 and the accuracy (fairseq-validate would round it to one decimal place):
@@ -7,9 +7,9 @@ and the accuracy (fairseq-validate would round it to one decimal place):
     P-1	0	0	-0.1034
     Predict test: accuracy = 50.00, 1 of 2
 
-A line has the index of the sentence in the corpus, its label, the predicted label, and the natural
-logarithm of the probability of the prediction. With ``--calibrate SPLIT`` there is one more line,
-the loss of the checkpoint on that split without and with temperature scaling (calibration.py):
+Each line has the index of the sentence in the corpus, its label, the predicted label, and the
+natural logarithm of the probability of the prediction. ``--calibrate SPLIT`` adds one line: the
+loss of the checkpoint on that split without and with temperature scaling (calibration.py):
 
     Calibration valid: loss = 1.9134 bits, calibrated = 1.8902 bits, temperatures = 1.31 and 1.27
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 TASK = "sentence_prediction"
-MAX_TOKENS = 4096  # of a batch
+MAX_TOKENS = 4096  # per batch
 
 
 class Prediction(NamedTuple):
@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
 
 
 def lines_of(predictions: Sequence[Prediction], split: str) -> Iterator[str]:
-    """The lines that the command prints."""
+    """Yield the lines that the command prints."""
     for number, label, predicted, log_probability in predictions:
         yield f"P-{number}\t{label}\t{predicted}\t{log_probability:.4f}"
     correct = count_correct(predictions)
@@ -52,14 +52,15 @@ def lines_of(predictions: Sequence[Prediction], split: str) -> Iterator[str]:
 
 
 def count_correct(predictions: Sequence[Prediction]) -> int:
-    """The number of sentences whose label was predicted."""
+    """Return the number of sentences whose label was predicted."""
     return sum(label == predicted for _, label, predicted, _ in predictions)
 
 
 def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]:
-    """The classifier in a checkpoint, in eval mode, and its task.
+    """Load the classifier of a checkpoint, in eval mode, and its task.
 
-    Raises CommandError for a checkpoint of another task, or one that does not fit the data.
+    Raises:
+        CommandError: the checkpoint is of another task, or does not fit the data.
     """
     import torch
 
@@ -83,9 +84,10 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
 
 
 def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, int]]:
-    """The sentences of a split in the order of their batches: number, logits, label.
+    """Yield number, logits and label of each sentence of a split, in the order of the batches.
 
-    Raises CommandError if a logit is not finite.
+    Raises:
+        CommandError: a logit is not finite.
     """
     with fairseq_errors(f"make batches of the {split} sentences in {task.cfg.data}"):
         dataset = task.load_dataset(split)
@@ -94,14 +96,14 @@ def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, i
         )
     for batch in batches_of(batches.next_epoch_itr(shuffle=False), task.cfg.data):
         if "target" not in batch:
-            raise CommandError(f"{task.cfg.data} has no labels of the {split} sentences")
+            raise CommandError(f"{task.cfg.data} has no labels for the {split} sentences")
         yield from evaluate_batch(model, task, batch)
 
 
 def evaluate_batch(
     model: Any, task: Any, batch: dict[str, Any]
 ) -> Iterator[tuple[int, Tensor, int]]:
-    """The number, the logits and the label of each sentence of a batch; see :func:`evaluate`."""
+    """Yield number, logits and label of each sentence of a batch; see :func:`evaluate`."""
     import torch
 
     device = next(model.parameters()).device
@@ -110,13 +112,13 @@ def evaluate_batch(
     with torch.inference_mode():
         logits, _ = model(**source, features_only=True, classification_head_name=head)
     if not logits.isfinite().all():
-        raise CommandError("the classifier gives NaN or infinity: its training has diverged")
+        raise CommandError("the classifier outputs NaN or infinity: its training has diverged")
     labels = batch["target"].view(-1).tolist()
     yield from zip(batch["id"].tolist(), logits.float().cpu(), labels)
 
 
 def predict(model: Any, task: Any, split: str) -> list[Prediction]:
-    """The predictions of a split, in the order of the corpus; CommandError for a diverged model."""
+    """Predict a split, in the order of the corpus; CommandError for a diverged model."""
     words = task.label_dictionary
     predictions = []
     for number, logits, label in evaluate(model, task, split):
@@ -127,7 +129,7 @@ def predict(model: Any, task: Any, split: str) -> list[Prediction]:
 
 
 def calibration_line(model: Any, task: Any, split: str) -> str:
-    """The line that ``--calibrate`` adds."""
+    """Return the line that ``--calibrate`` adds."""
     import torch
 
     _, logits, labels = zip(*sorted(evaluate(model, task, split), key=lambda each: each[0]))
@@ -140,7 +142,7 @@ def calibration_line(model: Any, task: Any, split: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; prints the predictions and the accuracy."""
+    """Run the command, and print the predictions and the accuracy."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin predict",
         description="Predict the labels of a split, and print the accuracy.",
@@ -158,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--fold-norms",
         action="store_true",
-        help="fold norms with running statistics into the linear maps after them where possible",
+        help="fold norms with running statistics into the linear maps that follow, where possible",
     )
     from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 

@@ -1,21 +1,21 @@
 """Running statistics that belong to given weights: the plain mean over training batches.
 
-The statistics that a run saved belong to the weights it had then. Here K training batches go
+The statistics that a run saved belong to its weights at that time. Here K training batches go
 through the given weights, forward only, in training mode. Each running statistic becomes the plain
 mean of the statistics of the K batches, whatever it was before. For a norm that averages over a
-window of batches it is the mean of the K window averages.
+window of batches, it is the mean of the K window averages.
 
 - Each norm does this itself: see ``BatchStatisticsNorm.start_cumulative_average``. The first
   forward normalizes as in a warm-up, the others as after it. A norm that LayerDrop skips counts
   only its own forwards.
 - The batches are those of fairseq's iterator with the run's own seed and max-tokens, epoch after
-  epoch from the first. The seed also fixes dropout, so the result is the same each time.
+  epoch from the first. The seed also determines dropout, so the result is reproducible.
 - Dropout is on. The statistics are then those that training would have gathered with these
-  weights, and the activations in inference keep the scale that they had in training. Without
-  dropout the variances would be smaller, and the output of each norm would be larger than the
-  layers after it have learned.
-- A buffer that only a backward pass updates, such as nu of PowerNorm, stays as it was. So do
-  the counts of updates.
+  weights, and activations in inference keep the scale that they had in training. Without dropout
+  the variances would be smaller, and the output of each norm larger than what the following layers
+  were trained on.
+- A buffer that only a backward pass updates, such as nu of PowerNorm, does not change, nor do the
+  counts of updates.
 
 If the data is in several shards, the batches are those of the first.
 """
@@ -39,19 +39,19 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
-# About 400,000 tokens in the papers' recipes: an epoch of Multi30k.
+# About 400,000 tokens with the papers' hyperparameters: an epoch of Multi30k.
 DEFAULT_BATCHES = 100
 
 
-_DIM = 8  # of the norms built here to read their buffers; every width has the same
+_DIM = 8  # width of the norms built here to list their buffers, which do not depend on it
 
 
 def running_statistics(model: State) -> set[str]:
-    """Names of the entries of a model's state that are running statistics of its norms.
+    """Return the names of the entries of a model's state that are running statistics of its norms.
 
-    Those are the floating buffers of its norms with batch statistics. A module counts as such a
-    norm where it has every buffer that the norm declares, its count of updates among them, so a
-    parameter, or a statistic of a module from elsewhere, is not taken for one by its name.
+    Those are the floating-point buffers of its norms with batch statistics. A module counts as such
+    a norm only if it has every buffer that the norm declares, its count of updates included, so
+    that other parameters and statistics of the same name are not mistaken for one.
     """
     modules: dict[str, dict[str, str]] = {}
     for entry in model:
@@ -76,13 +76,13 @@ def _buffer_names(spec: NormSpec) -> frozenset[str]:
 def reestimate(
     state: State, checkpoint: Path, batches: int = DEFAULT_BATCHES, data: Path | None = None
 ) -> str:
-    """Replace the running statistics in ``state``; returns the line that says what was done.
+    """Replace the running statistics in ``state``, and return a line that says what was done.
 
     Args:
-        state: of a checkpoint; the statistics in its model are changed in place.
-        checkpoint: a file with the same model, whose settings are used.
+        state: the content of a checkpoint; the statistics in its model are changed in place.
+        checkpoint: a file with the same model, the source of the settings.
         batches: K.
-        data: the binarized data; None: the folder that the run was trained on.
+        data: the binarized data; None: the folder of the training.
 
     Raises:
         CommandError: the data is missing or does not fit, or a statistic is not finite.
@@ -96,12 +96,12 @@ def reestimate(
     names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
     line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
     if of_backward := ", ".join(sorted(names - by_forwards)):
-        line += f"; {of_backward} of the backward pass as averaged"
+        line += f"; {of_backward} of the backward pass averaged"
     return line
 
 
 def start_plain_means(model: nn.Module) -> dict[str, BatchStatisticsNorm]:
-    """Let every norm with batch statistics start its plain mean; by the path of the norm."""
+    """Start the plain mean of every norm with batch statistics; return the norms by path."""
     norms = {}
     for path, module in model.named_modules():
         if isinstance(module, BatchStatisticsNorm):
@@ -123,7 +123,7 @@ def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
 
     from norm_plugin.models.divergence import DivergenceWatch
 
-    if getattr(model, "watch", None) is None:  # a batch that is not finite updates no statistic
+    if getattr(model, "watch", None) is None:  # to raise at a batch that is not finite
         model.watch = DivergenceWatch(model)
     on_gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -143,7 +143,7 @@ def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
 
 
 def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
-    """The batches of a run on one worker, as its trainer makes them, epoch after epoch."""
+    """Yield the batches of a run on one worker, as its trainer makes them, epoch after epoch."""
     from fairseq.utils import resolve_max_positions
 
     subset, limit = cfg.dataset.train_subset, cfg.dataset.max_tokens
@@ -159,17 +159,17 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
             seed=cfg.common.seed,
         )
     if not len(epochs):
-        raise CommandError(f"the training data in {cfg.task.data} does not fill one batch")
+        raise CommandError(f"the training data in {cfg.task.data} is less than one batch")
     while True:
         yield from batches_of(epochs.next_epoch_itr(), cfg.task.data)
 
 
 def _write_back(norms: dict[str, BatchStatisticsNorm], model: State) -> None:
-    """Copy what the norms gathered into the state ``model``."""
+    """Copy the statistics of the norms into the state ``model``."""
     for path, norm in norms.items():
         if not norm.averaged_forwards:
             raise CommandError(
-                f"no batch reached the norm {path}; give more of them with --batches"
+                f"no batch reached the norm {path}; give more batches with --batches"
             )
         for name in norm.forward_updated_buffers:
             model[f"{path}.{name}"].copy_(norm.get_buffer(name))

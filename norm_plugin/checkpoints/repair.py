@@ -1,8 +1,8 @@
-"""Make the checkpoints of a killed run fit for resuming.
+"""Prepare the checkpoints of a killed run for resuming.
 
 fairseq writes the first file of a save atomically and then *copies* it to checkpoint_best.pt and
-checkpoint_last.pt. A kill during a copy leaves a truncated file behind, and the next fairseq-train
-in that folder crashes on it. So before each run:
+checkpoint_last.pt. A kill during a copy leaves a truncated file, on which the next fairseq-train in
+that folder crashes. So before each run:
 
     norm-plugin repair CHECKPOINT_DIR
 """
@@ -28,12 +28,14 @@ NUMBERED_OR_LAST = re.compile(r"checkpoint(?:_last|_best|\d+|_\d+_\d+)([^.]*)\.p
 
 
 def repair(folder: Path) -> list[str]:
-    """Make ``folder`` fit for resuming; returns a line for each thing done, none if all is well.
+    """Prepare ``folder`` for resuming, and return a line for each thing done.
 
-    Left-over temporary files and truncated checkpoints are removed. Where checkpoint_last.pt is
-    missing or damaged, the readable checkpoint with the most updates takes its place. A file that
-    cannot be loaded for another reason (no permission, a class that the safe loader refuses) stays
-    as it is and raises CommandError.
+    Leftover temporary files and truncated checkpoints are removed. If checkpoint_last.pt is
+    missing or damaged, it is replaced by the readable checkpoint with the most updates.
+
+    Raises:
+        CommandError: a file cannot be loaded for another reason (no permission, a class that the
+            safe loader refuses); it is not changed.
     """
     if not folder.is_dir():
         return []
@@ -50,7 +52,7 @@ def _remove_leftovers(folder: Path) -> list[str]:
     leftovers = sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
     for path in leftovers:
         path.unlink()
-    return [f"removed {path}, left over from a save that was cut off" for path in leftovers]
+    return [f"removed {path}, left over from an interrupted save" for path in leftovers]
 
 
 def _remove_truncated(folder: Path) -> list[str]:
@@ -61,13 +63,13 @@ def _remove_truncated(folder: Path) -> list[str]:
 
 
 def _suffix(path: Path) -> str:
-    """The ``--checkpoint-suffix`` of the run of a checkpoint, which has a last one of this name."""
+    """Return the ``--checkpoint-suffix`` of the run to which a checkpoint_last file belongs."""
     match = NUMBERED_OR_LAST.fullmatch(path.name)
     return match.group(1) if match and _last(path.parent, match.group(1)).exists() else ""
 
 
 def _suffixes(folder: Path) -> list[str]:
-    """The suffixes of the runs in the folder."""
+    """Return the suffixes of the runs in the folder."""
     return sorted({"", *map(_suffix, folder.glob("checkpoint*.pt"))})
 
 
@@ -76,15 +78,15 @@ def _last(folder: Path, suffix: str) -> Path:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Every checkpoint of the folder but the last ones, by name."""
+    """Return every checkpoint of the folder except checkpoint_last files, by name."""
     paths = folder.glob("checkpoint*.pt")
     return sorted(path for path in paths if path != _last(folder, _suffix(path)))
 
 
 def _is_truncated(path: Path) -> bool:
-    """Whether it is empty, or an archive without its end; looks at a few bytes of it.
+    """Return whether a file is empty, or an archive without its end; reads only a few bytes.
 
-    A power cut leaves zeros where a file was made longer and not yet written.
+    A power cut leaves zeros where a file was extended but not yet written.
     """
     with open(path, "rb") as stream:
         start = stream.read(len(ARCHIVE_START)).strip(b"\0")
@@ -104,17 +106,17 @@ def _restore_last(folder: Path, suffix: str) -> list[str]:
     if source is not None:
         with reading(source) as origin, atomic_write(last) as stream:
             shutil.copyfileobj(origin, stream)
-        return [*messages, f"{last} was {state}; replaced by {source.name}, the furthest one"]
+        return [*messages, f"{last} was {state}; replaced by {source.name}, which has most updates"]
     if state == "missing":
         return messages
     last.unlink()
-    return [*messages, f"removed {last}, which was damaged, with none to replace it"]
+    return [*messages, f"removed {last}, which was damaged; no other checkpoint can replace it"]
 
 
 def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
-    """The checkpoint to resume from, and a line for each that cannot be read.
+    """Return the checkpoint to resume from, and a line for each that cannot be read.
 
-    Averaged and folded checkpoints do not count: they hold no state of the optimizer.
+    Averaged and folded checkpoints do not count: they have no state of the optimizer.
     """
     best, most, messages = None, -1, []
     for path in _candidates(folder):
@@ -123,7 +125,7 @@ def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
         try:
             state = load_checkpoint(path)
         except CommandError as error:
-            messages.append(f"passed over a checkpoint: {error}")
+            messages.append(f"skipped a checkpoint: {error}")
             continue
         updates = num_updates(state)
         made = "averaged_from" in state or FOLDED in state
@@ -133,10 +135,10 @@ def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints what was repaired, and nothing when all is well."""
+    """Run the command; print what was repaired, or nothing if nothing was."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin repair",
-        description="Replace a truncated checkpoint_last.pt and remove left-over temporary files.",
+        description="Replace a truncated checkpoint_last.pt and remove leftover temporary files.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
     args = parser.parse_args(argv)

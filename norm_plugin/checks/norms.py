@@ -20,7 +20,7 @@ class BrokenContractError(Exception):
 
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
-    """x (T, B, C) and its padding mask (B, T)."""
+    """Return x, (T, B, C), and its padding mask, (B, T)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(TIME, BATCH, DIM, generator=generator)
     return x, torch.arange(TIME).unsqueeze(0) >= torch.tensor(LENGTHS).unsqueeze(1)
@@ -33,7 +33,7 @@ def expect(condition: bool, message: str) -> None:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether two tensors of the same shape are close; NaN equals NaN."""
+    """Return whether two tensors of the same shape are close; NaN equals NaN."""
     return torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -43,7 +43,8 @@ def check_shape(spec: NormSpec) -> None:
     for training in (True, False):
         for given in (mask, None):
             y = spec.build(DIM).train(training)(x, given)
-            expect(y.shape == x.shape, f"{tuple(x.shape)} in, {tuple(y.shape)} out")
+            shapes = f"input shape {tuple(x.shape)}, output shape {tuple(y.shape)}"
+            expect(y.shape == x.shape, shapes)
             expect(bool(y.isfinite().all()), "a finite input gives NaN or infinite values")
 
 
@@ -52,7 +53,7 @@ def check_dtype(spec: NormSpec) -> None:
     x, mask = _batch()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         y = spec.build(DIM).to(dtype)(x.to(dtype), mask)
-        expect(y.dtype is dtype, f"{dtype} in, {y.dtype} out")
+        expect(y.dtype is dtype, f"input dtype {dtype}, output dtype {y.dtype}")
         expect(bool(y.isfinite().all()), f"NaN or infinite values in {dtype}")
 
 
@@ -66,7 +67,7 @@ def check_padding(spec: NormSpec) -> None:
     for _ in range(2):
         y, other = plain(x, mask), padded(spoiled, wide)
         same = close(y[real], other[:TIME][real])
-        expect(same, "padding changes real positions; leave out the positions where valid is False")
+        expect(same, "padding changes real positions; exclude the positions where valid is False")
 
 
 def check_mask(spec: NormSpec) -> None:
@@ -129,7 +130,7 @@ def check_state(spec: NormSpec) -> None:
     resumed.load_state_dict(through.state_dict())
     expect(
         all(close(y, z, 1e-6) for y, z in zip(_step(through, 2), _step(resumed, 2))),
-        "after loading a state dict the next step differs: keep statistics in registered buffers",
+        "after loading a state dict, the next step differs; keep statistics in registered buffers",
     )
 
 
@@ -152,7 +153,7 @@ def check_inference(spec: NormSpec) -> None:
     )
     expect(
         close(y[elsewhere], norm(other)[elsewhere]),
-        "in inference one position changes the output at others; use running statistics where "
+        "in inference, one position changes the output at others; use running statistics if "
         "self.training is False",
     )
 
@@ -165,7 +166,7 @@ def check_recomputation(spec: NormSpec) -> None:
         x, mask = _batch(seed)
         inputs = [x.clone().requires_grad_() for _ in range(2)]
         y = plain(inputs[0], mask)
-        z = checkpoint(repeated, inputs[1], mask, use_reentrant=True)  # as fairseq's own does
+        z = checkpoint(repeated, inputs[1], mask, use_reentrant=True)  # as in fairseq
         (y.square().sum() + z.square().sum()).backward()
         grad, repeated_grad = (each.grad for each in inputs)
         assert grad is not None and repeated_grad is not None
@@ -177,13 +178,13 @@ def check_recomputation(spec: NormSpec) -> None:
         )
         expect(
             close(y, z) and close(grad, repeated_grad),
-            "activation checkpointing gives another gradient; take what a forward uses besides its "
+            "activation checkpointing changes the gradient; take what a forward uses besides its "
             "input from self.compute_once_per_forward(...)",
         )
 
 
 def check_reestimation(spec: NormSpec) -> None:
-    """``forward_updated_buffers`` names what a forward changes, and it can be averaged."""
+    """``forward_updated_buffers`` names what a forward changes, which can be averaged."""
     norm = spec.build(DIM)
     if not isinstance(norm, BatchStatisticsNorm):
         return
@@ -197,12 +198,12 @@ def check_reestimation(spec: NormSpec) -> None:
         return
     norm.start_cumulative_average()
     seen = []
-    for _ in range(2):  # only vectors must be equal, since windows fill up with batches
+    for _ in range(2):  # compare vectors only, since windows fill up with batches
         norm(x, mask)
         vectors = [norm.get_buffer(name) for name in sorted(names)]
         seen.append([v.clone() for v in vectors if v.is_floating_point() and v.dim() < 2])
     same = all(map(close, *seen))
-    expect(same, "two equal batches have another mean than one: use update_running_statistic()")
+    expect(same, "the mean of two equal batches differs from one; use update_running_statistic()")
 
 
 def _buffers(norm: Norm) -> dict[str, Tensor]:
@@ -210,7 +211,7 @@ def _buffers(norm: Norm) -> dict[str, Tensor]:
 
 
 def _changed(norm: Norm, before: dict[str, Tensor]) -> set[str]:
-    """The names of the buffers that differ from ``before``."""
+    """Return the names of the buffers that differ from ``before``."""
     return {name for name, old in before.items() if not close(norm.get_buffer(name), old, 1e-6)}
 
 

@@ -36,11 +36,11 @@ STACKS = {
     "a decoder": ("decoder", LAYERS, LAYERS, BRANCHES),
     "a language model": ("decoder", 0, LAYERS, ("self", "ffn")),
 }
-"""The side, the numbers of encoder and decoder layers, and the branches of a layer."""
+"""The side, the numbers of encoder and decoder layers, and the branches of each layer."""
 
 
 class Branch(nn.Module):
-    """A branch with the norms that a placement gives it."""
+    """A branch with the norms that a placement defines."""
 
     def __init__(self, cls: type[Placement], branch: str) -> None:
         super().__init__()
@@ -52,17 +52,17 @@ class Branch(nn.Module):
         self.first, self.last = nn.Linear(DIM, inner), nn.Linear(inner, DIM)
 
     def forward(self, x: Tensor, placement: Placement) -> Tensor:
-        """The new stream. x: (T, B, C)."""
+        """Return the new stream. x: (T, B, C)."""
         x, z = placement.read(self.norm(STREAM, x), self.branch)
         h = self.first(placement.enter(self.norm(INPUT, z), self.branch))
-        for head in IN_ATTENTION:  # without attention, its norms are applied one after the other
+        for head in IN_ATTENTION:  # there is no attention: apply its norms one after the other
             h = self.norm(head, h)
         h = placement.inside(torch.tanh(h), self.branch)
         fx = self.norm(OUTPUT, self.last(self.norm(INNER, h)))
         return self.norm(SUM, placement.join(x, fx, self.branch))
 
     def norm(self, slot: str, x: Tensor) -> Tensor:
-        """The output of the norm at a slot; x itself if there is none."""
+        """Return the output of the norm at a slot, or x if there is none."""
         return self.norms[slot](x) if slot in self.norms else x
 
 
@@ -92,7 +92,7 @@ class Stack(nn.Module):
         self.final_norm = build_norm("layernorm", DIM) if cls.final_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output of the stack, from the embeddings x, (T, B, C)."""
+        """Return the output of the stack, given the embeddings x, (T, B, C)."""
         for placement, branches in zip(self.placements, self.layers):
             x = placement.begin(x)
             for branch in branches.values():
@@ -104,38 +104,39 @@ class Stack(nn.Module):
 
 
 def _norm_of(layer: Any, branch: str, slot: str, x: Tensor) -> Tensor:
-    """The function that a placement calls for its own norms."""
+    """Apply a norm of the placement's own; a placement calls this function."""
     return cast(Tensor, layer[branch].norm(slot, x))
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:
-    """A stack of each kind after one training forward, during which a placement may profile."""
+    """Yield a stack of each kind after one training forward, in which a placement may measure."""
     for kind in STACKS:
         torch.manual_seed(0)
         stack = Stack(cls, kind)
         stack(_batch(1))
-        for parameter in stack.placements.parameters():  # a factor of 0 would hide a branch
+        for parameter in stack.placements.parameters():  # an initial 0 would hide a branch
             nn.init.normal_(parameter, 1.0, 0.1)
         yield kind, stack
 
 
 def _batch(seed: int = 0) -> Tensor:
-    """x, (T, B, C)."""
+    """Return x, (T, B, C)."""
     return torch.randn(TIME, BATCH, DIM, generator=torch.Generator().manual_seed(seed))
 
 
 def check_branches(cls: type[Placement]) -> None:
-    """It accepts the branches of every kind of layer, keeps the shape, and is finite."""
+    """The placement accepts every kind of layer, keeps the shape, and is finite."""
     for kind, (*_, branches) in STACKS.items():
         try:
             y = Stack(cls, kind)(_batch())
-        except (LookupError, AttributeError) as error:  # the latter is ParameterDict's
+        except (LookupError, AttributeError) as error:  # ParameterDict raises the latter
             expect(
                 False,
                 f"{type(error).__name__} ({error}) in {kind}, whose layers have the branches "
-                f"{', '.join(branches)}; make what belongs to a branch for place.branches",
+                f"{', '.join(branches)}; create what belongs to a branch for place.branches",
             )
-        expect(y.shape == (TIME, BATCH, DIM), f"{kind}: {(TIME, BATCH, DIM)} in, {y.shape} out")
+        shape = (TIME, BATCH, DIM)
+        expect(y.shape == shape, f"{kind}: input shape {shape}, output shape {tuple(y.shape)}")
         expect(bool(y.isfinite().all()), f"{kind}: a finite input gives NaN or infinite values")
 
 
@@ -152,7 +153,7 @@ def check_gradient(cls: type[Placement]) -> None:
             for branch in branches.values():
                 gradients[f"branch {branch.branch} of layer {index}"] = branch.last.weight.grad
         for name, gradient in gradients.items():
-            expect(gradient is not None and bool(gradient.any()), f"{kind}: no gradient: {name}")
+            expect(gradient is not None and bool(gradient.any()), f"{kind}: {name} has no gradient")
             finite = gradient is not None and bool(gradient.isfinite().all())
             expect(finite, f"{kind}: the gradient of {name} is NaN or infinite")
 
@@ -179,7 +180,7 @@ def check_state(cls: type[Placement]) -> None:
         y, z, twin = (each(_batch()) for each in (stack, loaded, copy.deepcopy(stack)))
         expect(
             close(y, z) and close(y, twin),
-            f"{kind}: after loading a state dict the next step differs: keep what is learned in "
+            f"{kind}: after loading a state dict, the next step differs; keep what is learned in "
             "parameters, and what is measured in buffers",
         )
 

@@ -15,7 +15,7 @@ from norm_plugin.placements import PLACEMENTS
 
 
 def failure(check: Callable[[], None]) -> str | None:
-    """Why a check fails; None if it passes."""
+    """Return why a check fails, or None if it passes."""
     try:
         check()
     except BrokenContractError as error:
@@ -26,7 +26,7 @@ def failure(check: Callable[[], None]) -> str | None:
 
 
 def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
-    """Run all checks of all norms and placements; yields a line for each, and whether it passed.
+    """Run all checks of all norms and placements; yield a line for each, and whether it passed.
 
     Raises:
         ValueError: the folder cannot be imported, or registers neither norm nor placement.
@@ -36,8 +36,8 @@ def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
     own = {name: cls for name, cls in PLACEMENTS.items() if _lies_in(cls, folder)}
     if not (specs or own):
         raise ValueError(
-            f"{user_dir} registers no norm and no placement: import the file with @register_norm "
-            "or @register_placement in it"
+            f"{user_dir} registers no norm and no placement; import the file with @register_norm "
+            "or @register_placement in its __init__.py"
         )
     for spec in specs:
         for name, check in norms.CHECKS.items():

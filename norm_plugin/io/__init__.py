@@ -1,1 +1,1 @@
-"""What commands share: errors in one line, and files that are written whole."""
+"""What commands share: one-line errors, and files that are written atomically."""

@@ -1,4 +1,4 @@
-"""Helpers of all commands: errors in one line, and how a command ends."""
+"""Helpers of all commands: one-line errors, and how a command ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-SHOWN = 20  # the last lines of a failed command that are printed
+SHOWN = 20  # how many lines of a failed command's output are printed
 CLOSED = 141  # 128 + SIGPIPE: the exit status that a shell reports after this signal
 
 
@@ -17,21 +17,21 @@ class CommandError(Exception):
     """Bad input or an impossible request; the message is one line for the user.
 
     Attributes:
-        tail: the last lines of output, which are shown before the message.
+        tail: the last lines of output, which are printed before the message.
     """
 
     tail: Sequence[str] = ()
 
 
 class DivergedError(CommandError):
-    """The output of a trained model is not finite."""
+    """Raised if the output of a trained model is not finite."""
 
 
 def run_command(main: Callable[[], int]) -> None:
-    """Exit with the status of ``main()``; a CommandError is one line on stderr and status 1."""
+    """Exit with the status of ``main()``; print a CommandError as one line and exit with 1."""
     try:
         if sys.stdout is None:
-            raise CommandError("stdout is closed; to see no output, redirect it: >/dev/null")
+            raise CommandError("stdout is closed; to discard the output, redirect it: >/dev/null")
         with exit_on_broken_pipe():
             sys.exit(main())
     except CommandError as error:
@@ -41,23 +41,23 @@ def run_command(main: Callable[[], int]) -> None:
         print(f"error: {line}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("error: interrupted; nothing was left half-written", file=sys.stderr)
+        print("error: interrupted; no file was left incomplete", file=sys.stderr)
         sys.exit(130)
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The argparse type of an integer that is at least ``least``."""
+    """Return the argparse type of an integer that is at least ``least``."""
 
     def number(text: str) -> int:
         if not (text.isascii() and text.isdecimal()) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of {least} or more")
         return int(text)
 
     return number
 
 
 def hide_warnings() -> None:
-    """Hide Python's warnings unless -W or PYTHONWARNINGS asks for them.
+    """Hide Python's warnings unless -W or PYTHONWARNINGS requests them.
 
     fairseq and hydra use deprecated names of each other.
     """
@@ -69,13 +69,14 @@ def hide_warnings() -> None:
 def exit_on_broken_pipe() -> Iterator[None]:
     """Exit silently with status 141 if the reader of stdout is closed, as in ``... | head``.
 
-    Raises CommandError if stdout cannot be written for another reason, such as a full disk.
+    Raises:
+        CommandError: stdout cannot be written for another reason, such as a full disk.
     """
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()  # else Python flushes when it exits, and fails with a traceback
+            sys.stdout.flush()  # otherwise Python flushes at exit, and fails with a traceback
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(CLOSED)

@@ -1,4 +1,4 @@
-"""Files of commands: written whole or not at all, and read with errors in one line."""
+"""Files of commands: written atomically, and read with one-line errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from norm_plugin.io.command_line import CommandError
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that atomically replaces ``path`` when the block ends.
 
-    It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After an
-    exception, the temporary file is removed and ``path`` is unchanged. For a symlink, its target is
-    replaced. Raises CommandError if the folder is missing or cannot be written, ``path`` is not a
-    regular file, or the disk is full.
+    The content is written to a temporary file in the same folder, flushed to disk, then renamed.
+    After an exception, the temporary file is removed and ``path`` is unchanged. The target of a
+    symlink is replaced, not the link.
+
+    Raises:
+        CommandError: the folder is missing or cannot be written, ``path`` is not a regular file,
+            or the disk is full.
     """
     check_output(path)
     target = path.resolve()
@@ -47,7 +50,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_output(path: Path) -> None:
-    """Raise CommandError unless ``path`` is a regular file, or can become one in its folder."""
+    """Raise CommandError unless ``path`` is a regular file, or can be created in its folder."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -68,14 +71,14 @@ def _os_error_behind(error: BaseException | None) -> OSError | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Atomically replace ``path`` by ``text`` in UTF-8."""
+    """Write ``text`` to ``path`` atomically, in UTF-8."""
     with atomic_write(path) as stream:
         stream.write(text.encode("utf-8"))
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
-    """Open a binary file; CommandError if it cannot be read."""
+    """Open a binary file; raise CommandError if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             yield stream
@@ -84,9 +87,10 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of ``path``, with unchanged line ends; CommandError if it cannot be read.
+    """Return the UTF-8 text of ``path``, with unchanged line ends and no byte order mark.
 
-    A byte order mark at its start is no part of the text.
+    Raises:
+        CommandError: the file cannot be read or is not UTF-8.
     """
     try:
         with reading(path) as stream:
@@ -96,7 +100,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    r"""The lines of a text, split at ``\n`` only, since sentences may contain U+2028 and others."""
+    r"""Return the lines of a text, split at ``\n`` only: sentences may contain U+2028."""
     lines = read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -104,12 +108,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; CommandError if it cannot be read or is not JSON."""
+    """Return the content of a JSON file; raise CommandError if it is unreadable or not JSON."""
     return parse_json(read_text(path), path)
 
 
 def parse_json(text: str | bytes, path: Path) -> Any:
-    """The value in a JSON text of the file ``path``; CommandError if it is not JSON."""
+    """Return the value of a JSON text of file ``path``; raise CommandError if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply

@@ -14,7 +14,7 @@ from norm_plugin.io.command_line import CommandError
 
 PACKAGE = __name__.partition(".")[0]
 RAISED = (Exception, SystemExit)
-"""What the code of a user dir may raise."""
+"""What code of a user dir may raise."""
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +23,17 @@ def add_user_dir(parser: argparse.ArgumentParser) -> None:
         "--user-dir",
         type=Path,
         metavar="DIR",
-        help="the --user-dir of the training, if it was not norm_plugin",
+        help="the --user-dir of the training, if not norm_plugin",
     )
 
 
 def import_user_dir(user_dir: Path | None) -> None:
     """Import a ``--user-dir``, which registers the user's own norms, models and tasks.
 
-    A folder ``norm_plugin`` stands for this package, wherever that lies now.
+    A folder named ``norm_plugin`` means this package, wherever it is installed.
 
-    CommandError if it does not exist or cannot be imported.
+    Raises:
+        CommandError: the folder does not exist or cannot be imported.
     """
     if user_dir is None:
         return
@@ -52,14 +53,14 @@ def import_user_dir(user_dir: Path | None) -> None:
 
 
 def import_folder(user_dir: Path) -> Path:
-    """Import ``user_dir`` as fairseq does, without fairseq; returns the folder itself.
+    """Import ``user_dir`` as fairseq does, but without fairseq; return the folder itself.
 
     Raises:
-        ValueError: no such folder, or another package of that name.
+        ValueError: the folder does not exist, or another package has its name.
     """
     folder = user_dir.resolve()
     if not folder.is_dir():
-        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
+        raise ValueError(f"{user_dir} is not a folder; give the folder for --user-dir")
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)
@@ -69,15 +70,15 @@ def import_folder(user_dir: Path) -> Path:
         sys.path.remove(str(folder.parent))
     places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
     if folder not in places:
-        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
+        raise ValueError(f"{folder.name} is also another Python package; rename the folder")
     return folder
 
 
 def check_user_dir(state: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise CommandError where a checkpoint needs a ``--user-dir`` that the user did not give.
+    """Raise CommandError if a checkpoint needs a ``--user-dir`` that the user did not give.
 
-    The file only names the folder, and importing it would run code that somebody else chose. The
-    folder may have moved; only its name is compared, which is that of the Python package.
+    Importing a folder because the file names it would run code that somebody else chose. The folder
+    may have moved; only its name, which is that of the Python package, is compared.
     """
     from fairseq.utils import import_user_module
 
@@ -86,7 +87,7 @@ def check_user_dir(state: Mapping[str, Any], checkpoint: Path) -> None:
     if stored is None or Path(str(stored)).name in {PACKAGE, *given}:
         return
     raise CommandError(
-        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir). A "
+        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir); a "
         f"folder that only the file names is not imported. If you trust it, add --user-dir "
-        f"{stored}, or where that folder is now"
+        f"{stored}, or the folder's present path"
     )

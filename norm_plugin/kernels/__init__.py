@@ -4,7 +4,7 @@
     >>> set_kernels(model, "auto")  # every norm of ours in the model computes by its fused form
     >>> set_kernels(model, "off")   # back to plain torch
 
-``build_norm`` builds a norm in plain torch; ``norms/`` knows nothing of this package.
+``build_norm`` builds a norm in plain torch; ``norms/`` does not depend on this package.
 """
 
 from __future__ import annotations

@@ -20,27 +20,27 @@ AUTO, OFF, COMPILE = "auto", "off", "compile"
 BACKENDS: dict[str, Any] = {"cpu": cpu, "triton": triton}
 """The backends by the value of the choice; each module has a ``load()``."""
 DEVICES = {"cpu": "cpu", "cuda": "triton"}
-"""The backend that serves a kind of device."""
+"""The backend for each type of device."""
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
 class HasKernelChoice:
-    """A second base of modules that are no norms and compute by a choice of kernels.
+    """A second base class for modules other than norms that compute by a choice of kernels.
 
     Attributes:
-        kernels: a resolved word of ``KERNELS``; ``set_kernels`` sets it.
+        kernels: a resolved value of ``KERNELS``; ``set_kernels`` sets it.
     """
 
     kernels: str
 
 
 def resolve(choice: str | None) -> str:
-    """The choice that holds: NORM_KERNELS where it is set, else ``choice``, else ``auto``.
+    """Return the effective choice: NORM_KERNELS if set, else ``choice``, else ``auto``.
 
-    The environment wins, so that a checkpoint stored with another machine's choice still loads.
+    The environment overrides, so that a checkpoint stored with another machine's choice loads.
 
     Raises:
-        ValueError: an unknown word, or a backend asked for by name that this machine lacks.
+        ValueError: an unknown value, or a backend requested by name that this machine lacks.
     """
     given = os.environ.get(VARIABLE)
     source, word = (VARIABLE, given) if given else ("norm_kernels", choice or AUTO)
@@ -50,14 +50,14 @@ def resolve(choice: str | None) -> str:
         ops, description = BACKENDS[word].load()
         if ops is None:
             raise ValueError(
-                f"{source} is {word!r}, but its kernels are not there: {description}. "
-                f"{VARIABLE}={AUTO} takes what is there"
+                f"{source} is {word!r}, but its kernels are not available: {description}. "
+                f"{VARIABLE}={AUTO} uses those that are available"
             )
     return word
 
 
 def describe(choice: str) -> str:
-    """The choice and what stands behind it, for logs and results: ``auto: cpu (C++, avx2)``."""
+    """Return the choice and what it uses, for logs and results: ``auto: cpu (C++, avx2)``."""
     if choice in (OFF, COMPILE):
         return {OFF: "off: plain torch", COMPILE: "compile: torch.compile of plain torch"}[choice]
     names = BACKENDS if choice == AUTO else [choice]
@@ -65,31 +65,31 @@ def describe(choice: str) -> str:
 
 
 def has_kernels(choice: str) -> bool:
-    """Whether this machine has kernels for ``choice``, a resolved one; ``compile`` always has."""
+    """Return whether this machine has kernels for a resolved ``choice``; ``compile`` always has."""
     names = BACKENDS if choice == AUTO else [choice]
     loaded = (BACKENDS[name].load()[0] for name in names if name in BACKENDS)
     return choice == COMPILE or any(ops is not None for ops in loaded)
 
 
 def ops_for(choice: str, x: Tensor) -> Ops | None:
-    """The backend that computes a norm of ``x``; None: plain torch does."""
+    """Return the backend that computes a norm of ``x``, or None for plain torch."""
     backend = DEVICES.get(x.device.type)
     if backend is None or choice not in (AUTO, backend):
-        _say_once(f"{choice} kernels do not serve {x.device.type} tensors")
+        _say_once(f"{choice} kernels do not support {x.device.type} tensors")
         return None
     ops: Ops | None = _loaded(backend)
     return ops
 
 
 def backend_of(x: Tensor) -> Ops:
-    """The backend of the device of ``x``, for an operator that runs."""
+    """Return the backend for the device of ``x``, for an operator that runs."""
     ops: Ops = _loaded(DEVICES[x.device.type])
     return ops
 
 
 @functools.cache
 def _loaded(backend: str) -> Any:
-    """The backend, or None; what is found is logged once a process."""
+    """Return the backend or None; the result is logged once per process."""
     ops, description = BACKENDS[backend].load()
     if ops is None:
         _say_once(f"{backend} kernels {description}")
@@ -98,5 +98,5 @@ def _loaded(backend: str) -> Any:
 
 @functools.cache
 def _say_once(why: str) -> None:
-    """Log a fallback, once a process for each reason."""
+    """Log a fallback, once per process and reason."""
     logger.warning("norms run in plain torch, which is slower: %s", why)

@@ -14,7 +14,7 @@ _COMPILED: dict[type, Any] = {}
 
 
 def _compiled(cls: type[Norm]) -> Any:
-    """``normalize`` of a kind of norm; torch bounds how often it compiles each function anew."""
+    """Return the compiled ``normalize`` of a class; torch bounds how often it recompiles."""
     if cls not in _COMPILED:
         _COMPILED[cls] = torch.compile(cls.normalize, dynamic=True)
     return _COMPILED[cls]
@@ -27,10 +27,10 @@ def _call(norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def compiled_form(norm: Norm) -> FusedForm | None:
-    """The compiled form of ``norm``; None for statistics over positions.
+    """Return the compiled form of ``norm``; None for statistics over positions.
 
-    What those norms keep from one batch to the next, and count, is no part of a graph. A norm with
-    a forward of its own, such as ``layernorm``, which is torch's, would not use the form either.
+    The running statistics and counts that those norms keep are no part of a graph. A norm with its
+    own forward, such as ``layernorm``, which is torch's, would not use the form either.
     """
     own_forward = type(norm).forward is not Norm.forward
     return None if norm.batch_statistics or own_forward else _call

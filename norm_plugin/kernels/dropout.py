@@ -1,8 +1,8 @@
-"""stream + dropout(branch) in one pass, with a mask that is drawn again in the backward pass.
+"""stream + dropout(branch) in one pass, with a mask that is recomputed in the backward pass.
 
-Stock torch draws a mask as long as the tensor, number by number, and keeps it. Here the mask is a
-function of a seed and of the place of a number, which every backend computes alike, and of which
-only the seed is kept:
+Stock torch draws a mask as long as the tensor, one number at a time, and stores it. Here the mask
+is a function of a seed and of a number's index, which every backend computes alike, and only the
+seed is stored:
 
     Q        = ceil(n / 4), for a tensor of n numbers
     word(i)  = the (i div Q)-th of the four words of Philox 4x32-10 (Salmon et al. 2011, "Parallel
@@ -12,7 +12,7 @@ only the seed is kept:
     dstream  = dy,  dbranch = mask * dy
 
 The seed is drawn from torch's generator on the CPU, so that ``torch.manual_seed``, a resumed run
-and checkpointed activations repeat it.
+and checkpointed activations reproduce it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from norm_plugin.kernels.passes import Ops, statistics_dtype
 WORD = 2**32
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
-"""What is added to the two words of the key after each round."""
+"""The constants added to the two words of the key after each round."""
 ROUNDS = 10
 MOST_NUMBERS = 4 * WORD
-"""The most numbers of one tensor: a counter is one word."""
+"""The largest number of values per tensor: a counter is one word."""
 
 
 def philox(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four words of Philox 4x32-10 for each counter (c, 0, 0, 0), as int64."""
+    """Return the four words of Philox 4x32-10 for each counter (c, 0, 0, 0), as int64."""
     key = [seed % WORD, seed // WORD]
     zero = torch.zeros_like(counter)
     c = (counter, zero, zero, zero)
@@ -50,12 +50,12 @@ def philox(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _halves(product: Tensor) -> tuple[Tensor, Tensor]:
-    """The high and the low word of a number of 64 bits."""
+    """Return the high and the low word of a 64-bit number."""
     return (product >> 32) & (WORD - 1), product & (WORD - 1)
 
 
 def dropout_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> Tensor:
-    """Which numbers are kept: bool, of this shape."""
+    """Return which values are kept: a bool tensor of this shape."""
     numbers = shape.numel()
     counter = torch.arange(-(-numbers // 4), device=device)
     words = torch.cat(philox(counter, seed))[:numbers]
@@ -71,20 +71,20 @@ def plain_dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int
 
 
 class DropoutSum(torch.autograd.Function):
-    """y of the module's head, and its gradients."""
+    """Compute y as in the docstring of this module, and its gradients."""
 
     @staticmethod
     def forward(
         ctx: Any, stream: Tensor, branch: Tensor, p: float, seed: int, ops: Ops | None
     ) -> Tensor:
-        """stream, branch: of one shape and dtype; ops: the backend, or None for plain torch."""
+        """Return y. stream, branch: of one shape and dtype; ops: the backend; None: plain torch."""
         ctx.p, ctx.seed, ctx.ops = p, seed, ops
         return _compute(stream, branch, p, seed, ops)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the stream and of the branch."""
-        # With create_graph=True this pass is itself differentiated, which plain torch can be
+        """Return the gradients of the stream and of the branch."""
+        # With create_graph=True this pass is itself differentiated, which only plain torch supports
         ops = None if torch.is_grad_enabled() else ctx.ops
         return dy, _compute(None, dy, ctx.p, ctx.seed, ops), None, None, None
 
@@ -98,22 +98,22 @@ def _compute(stream: Tensor | None, branch: Tensor, p: float, seed: int, ops: Op
 
 
 def dropout_sum(stream: Tensor, branch: Tensor, p: float, choice: str) -> Tensor:
-    """stream + dropout(branch), with a seed of its own.
+    """Return stream + dropout(branch), with a newly drawn seed.
 
     Args:
-        stream, branch: of one shape. As in torch, the wider of their dtypes is that of the sum:
-            under autocast the stream may be float32 and the branch in half precision.
-        p: the probability that a number of ``branch`` is dropped, in [0, 1).
-        choice: a word of ``KERNELS``; without kernels for the tensors, plain torch computes the
-            same.
+        stream, branch: of one shape. As in torch, the sum has the wider of their dtypes: under
+            autocast the stream may be float32 and the branch in half precision.
+        p: the probability that a value of ``branch`` is dropped, in [0, 1).
+        choice: a value of ``KERNELS``; without kernels for the tensors, plain torch computes the
+            same result.
 
     Raises:
-        ValueError: p is outside of [0, 1), or there are more than 4 * 2^32 numbers.
+        ValueError: p is outside [0, 1), or there are more than 4 * 2^32 values.
     """
     if not 0 <= p < 1:
         raise ValueError(f"p is {p}; it must be 0 or more, and less than 1")
     if branch.numel() > MOST_NUMBERS:
-        raise ValueError(f"{branch.numel()} numbers; dropout_sum takes at most {MOST_NUMBERS}")
+        raise ValueError(f"branch has {branch.numel()} values; at most {MOST_NUMBERS} are allowed")
     seed = int(torch.randint(2**63 - 1, ()))
     plain = choice in (choices.OFF, choices.COMPILE)
     ops = None if plain else choices.ops_for(choice, branch)

@@ -1,8 +1,8 @@
-"""Fused forms of norms: how they are declared, given to a norm, and called.
+"""Fused forms of norms: how they are declared, attached to a norm, and called.
 
 A fused form computes what its norm's ``normalize`` does, and updates the same statistics, in fewer
-passes over memory; it saves its input and small statistics for the backward pass and no
-normalized copy. Whatever it cannot serve it leaves to the plain form.
+passes over memory; for the backward pass it saves its input and small statistics but no normalized
+copy. Inputs that it does not support are left to the plain form.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import FusedForm
 
 Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
-"""From a norm, x (N, C), its real positions (N,) or None, and a backend to y (N, C); None where
-this state of the norm has no fused form."""
+"""Computes y, (N, C), from a norm, x, (N, C), its real positions, (N,) or None, and a backend;
+returns None if the norm has no fused form in this state."""
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -30,7 +30,7 @@ _FORMS: dict[type[Norm], Form] = {}
 
 
 def fuses(*classes: type[Norm]) -> Callable[[Form], Form]:
-    """Decorator: the function is the fused form of these norms, and of no subclass of theirs."""
+    """Decorator: the function is the fused form of these norms, but not of their subclasses."""
 
     def register(form: Form) -> Form:
         for cls in classes:
@@ -41,24 +41,24 @@ def fuses(*classes: type[Norm]) -> Callable[[Form], Form]:
 
 
 def has_fused_form(cls: type[Norm]) -> bool:
-    """Whether norms of ``cls`` have a fused form."""
+    """Return whether norms of ``cls`` have a fused form."""
     return cls in _FORMS
 
 
 class Fused:
-    """What ``Norm.fused`` holds: a form and the choice of kernels for it."""
+    """The value of ``Norm.fused``: a form and the choice of kernels for it."""
 
     def __init__(self, form: Form, choice: str) -> None:
         self.form, self.choice = form, choice
 
     def __call__(self, norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor | None:
-        """``norm`` of x, (..., C), or None where the plain form has to compute it."""
+        """Apply ``norm`` to x, (..., C); None if the plain form must compute it."""
         if torch.jit.is_tracing():
-            return None  # a trace would hold what the passes return as a constant
+            return None  # a trace would store the result of a pass as a constant
         if torch.compiler.is_compiling():
             return self._in_a_graph(norm, x)
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            return None  # torch.func and forward-mode derivatives: the passes have neither
+            return None  # the passes support neither torch.func nor forward-mode derivatives
         ops = choices.ops_for(self.choice, x)
         if ops is None:
             return None
@@ -74,8 +74,8 @@ class Fused:
         ``fused/gradients.py``.
 
         Two cases are left to the plain form. In inference, a norm with batch statistics is a map
-        with constants, which the compiler fuses with the operations around it; a call of ours
-        would prevent that. And an exported program must run where this package is not installed.
+        with constants, which the compiler fuses with neighboring operations; a call of a pass would
+        prevent that. And an exported program must run where this package is not installed.
         """
         if norm.batch_statistics or not torch.compiler.is_dynamo_compiling():
             return None
@@ -89,7 +89,7 @@ class Fused:
 
 
 def _fused_form(norm: Norm, choice: str) -> FusedForm | None:
-    """How ``norm`` computes by ``choice``, a resolved one; None: in plain torch."""
+    """Return the form of ``norm`` for a resolved ``choice``; None: plain torch."""
     if choice == choices.COMPILE:
         return compiled_form(norm)
     if choice != choices.OFF and type(norm) in _FORMS:
@@ -101,11 +101,11 @@ def set_kernels(module: nn.Module, choice: str | None) -> None:
     """Let every norm and every fused dropout in ``module`` compute by ``choice``, at any time.
 
     Args:
-        choice: ``auto``, ``off``, ``cpu``, ``triton`` or ``compile``; None is ``auto``. The
-            environment variable NORM_KERNELS wins over it.
+        choice: ``auto``, ``off``, ``cpu``, ``triton`` or ``compile``; None: ``auto``. The
+            environment variable NORM_KERNELS overrides it.
 
     Raises:
-        ValueError: an unknown word, or kernels that this machine does not have.
+        ValueError: an unknown value, or kernels that this machine does not have.
     """
     resolved = choices.resolve(choice)
     for part in module.modules():

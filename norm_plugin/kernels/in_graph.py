@@ -1,7 +1,7 @@
 """Which backend a graph of ``torch.compile`` calls.
 
-This module is imported only while ``torch.compile`` traces: its decorator imports all of torch's
-compiler, which takes a second or more.
+This module is imported only while ``torch.compile`` traces: its decorator imports torch's compiler,
+which takes a second or more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from norm_plugin.kernels.passes import Ops
 
 @torch.compiler.assume_constant_result
 def ops_in_graph(choice: str, device: str, dtype: torch.dtype, dim: int) -> Ops | None:
-    """The backend for (N, dim) tensors if it takes them, else None; a constant of the graph."""
+    """Return the backend for (N, dim) tensors, or None; it is a constant of the graph."""
     x = torch.empty((0, dim), dtype=dtype, device=device)
     ops = ops_for(choice, x)
     return ops if ops is not None and ops.takes(x) else None

@@ -1,22 +1,22 @@
-"""The passes over memory that the fused norms are made of: what a backend has to offer.
+"""The passes over memory of which the fused norms consist: what a backend provides.
 
-A norm costs what it reads and writes, so each function here is one pass over its N x C tensors,
-or two where the second finds the row still in the cache. Most of what is only C numbers long stays
-in Python. A backend also has ``update_running_average``, the update of a running statistic. It may
+The cost of a norm is that of its reads and writes, so each function here is one pass over N x C
+tensors, or two if the second finds the row in the cache. Most operations on C numbers stay in
+Python. A backend also has ``update_running_average``, the update of a running statistic. It may
 have ``batch_forward`` and ``batch_backward``, which compute a whole norm by the batch's own
-statistics, and ``update_nu``, the recursion of PowerNorm: there a call for each operation on C
-numbers would cost more than its arithmetic.
+statistics, and ``update_nu``, the recursion of PowerNorm: for these, one call per operation on C
+numbers would cost more than the arithmetic.
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
     x, y, dy, dx   (N, C), contiguous, one dtype
-    u              x * rstd with layer-scale, rstd = 1 / sqrt(mean x^2 + eps) over each of
+    u              x * rstd with RMS pre-scaling, rstd = 1 / sqrt(mean x^2 + eps) over each of
                    ``groups`` groups of a row's channels; with 0 groups u = x and rstd is None
     valid          (N,), bool, True at real positions; None: all of them. V is their set.
     mean, rstd     (N, G), in the dtype of statistics: float64 for float64, else float32
-    per channel    (C,), contiguous, in the dtype of statistics; what is returned per channel too
+    per channel    (C,), contiguous, in the dtype of statistics, for arguments and results
 
-What stands at padding, NaN and infinity included, reaches nothing where V is spoken of.
+Values at padding, NaN and infinity included, do not affect anything that is defined over V.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class RowRule(NamedTuple):
         mean    the group's mean, or 0 without ``center``
         rstd    1 / sqrt(mean (x - mean)^2 + eps), or 1 / (s + eps) if ``released``, with
                 s^2 = sum (x - mean)^2 / (C/G - 1)
-        y       weight * z + bias, or C (1 - k z) z if there is a ``phi`` = (C, k), where
+        y       weight * z + bias, or C (1 - k z) z if ``phi`` = (C, k) is given, where
                 C (1 - k z) is a constant for the gradient
 
     Attributes:
-        through_mean: the gradient passes through the mean.
-        through_rstd: the gradient passes through the rstd.
+        through_mean: whether the gradient passes through the mean.
+        through_rstd: whether the gradient passes through the rstd.
     """
 
     eps: float
@@ -51,29 +51,29 @@ class RowRule(NamedTuple):
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of means, rstd and what is per channel, for an input ``x``."""
+    """Return the dtype of means, rstd and per-channel tensors for an input ``x``."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 class Ops(Protocol):
-    """A backend. Every function allocates what it returns and changes no argument.
+    """A backend. Every function allocates its results and changes no argument.
 
     ``batch_forward``, ``batch_backward`` and ``update_nu`` are optional; see ``cpu/csrc/`` for
-    their arguments, and :class:`Batch` and ``fused/power_norm.py`` for when they are called.
+    their arguments, and :class:`BatchNormBatch` and ``fused/power_norm.py`` for their use.
     """
 
     def takes(self, x: Tensor) -> bool:
-        """Whether ``x`` has a dtype and a width that the functions below are made for."""
+        """Return whether the functions below support the dtype and width of ``x``."""
 
     def update_running_average(
         self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
     ) -> None:
-        """``norms/base/means.py``'s function of that name; all on one device."""
+        """Update a running statistic as ``norms/base/means.py`` does; all on one device."""
 
     def row_forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """y, mean (None without ``center``) and rstd. weight, bias: (C,) or None."""
+        """Return y, mean (None without ``center``) and rstd. weight, bias: (C,) or None."""
 
     def row_backward(
         self,
@@ -84,12 +84,12 @@ class Ops(Protocol):
         weight: Tensor | None,
         rule: RowRule,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """dx, and with a weight its gradient sum_N dy z and, with a mean, the bias's, sum_N dy.
+        """Return dx; with a weight also its gradient, sum_N dy z, and with a mean sum_N dy.
 
         With g = weight * dy, or C (1 - k z) dy:  dx = rstd (g - mean(g)) - a z sum(g z), where a
-        is rstd / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0; without
-        ``through_mean`` or without ``center`` the first mean is left out, without
-        ``through_rstd`` the last term.
+        is rstd / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0. Without
+        ``through_mean`` or ``center`` the first mean is omitted, without ``through_rstd`` the
+        last term. sum_N dy is the gradient of the bias.
         """
 
     def pointwise_forward(
@@ -101,7 +101,7 @@ class Ops(Protocol):
         weight: Tensor,
         bias: Tensor,
     ) -> Tensor:
-        """weight * f(slope x + shift) + bias. function: ``tanh`` or ``erf``; slope, shift: (1,)."""
+        """Return weight * f(slope x + shift) + bias; f: tanh or erf; slope, shift: (1,)."""
 
     def pointwise_backward(
         self,
@@ -112,14 +112,14 @@ class Ops(Protocol):
         shift: Tensor | None,
         weight: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
+        """Return dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
 
     def column_moments(
         self, x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """sum_V u, sum_V (u - mean_V u)^2 (without ``center`` sum_V u^2), and rstd.
+        """Return sum_V u, sum_V (u - mean_V u)^2 (without ``center`` sum_V u^2), and rstd.
 
-        The squares are centered before they are summed, so that a mean far from 0 costs no
+        Values are centered before they are squared and summed, so that a mean far from 0 costs no
         digits.
         """
 
@@ -135,15 +135,15 @@ class Ops(Protocol):
         offset: Tensor,
         at_padding: Tensor | None,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """y = (u - shift) * gain + offset, the rstd, and (2, C): sums of u^2.
+        """Return y = (u - shift) * gain + offset, the rstd, and the sums of u^2, (2, C).
 
         The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
         else 0.
 
         Args:
-            rstd: as from column_moments; None: it is computed here, if there are groups.
-            shift: None for 0.
-            at_padding: y at padding; None: it is mapped like every other row.
+            rstd: as from column_moments; None: computed here, if there are groups.
+            shift: None: 0.
+            at_padding: y at padding; None: padding is mapped like every other row.
         """
 
     def column_products(
@@ -154,7 +154,7 @@ class Ops(Protocol):
         valid: Tensor | None,
         shift: Tensor | None,
     ) -> Tensor:
-        """(3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
+        """Return (3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
 
     def column_gradient(
         self,
@@ -168,15 +168,16 @@ class Ops(Protocol):
         u_coef: Tensor,
         sums: bool,
     ) -> tuple[Tensor, Tensor]:
-        """dx, and the three sums of column_products; without ``sums`` an empty tensor.
+        """Return dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
-        du = dy_coef * dy + constant + u_coef * (u - shift) at V, 0 at padding; shift and constant
-        are both there or both None. Then through the layer-scale, if there is one:
-        dx = rstd (du - u mean(du u)) with the mean over the group.
+        du = dy_coef * dy + constant + u_coef * (u - shift) at V, 0 at padding; give both shift and
+        constant, or neither. With pre-scaling this is followed by dx = rstd (du - u mean(du u)),
+        with the mean over the group.
         """
 
     def dropout_sum(self, stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
-        """stream + mask * branch, without a stream mask * branch; the mask is in ``dropout.py``.
+        """Return stream + mask * branch, or mask * branch without a stream.
 
-        stream, branch: contiguous, of one shape and dtype. p in [0, 1), seed in [0, 2^63).
+        The mask is defined in ``dropout.py``. stream, branch: contiguous, of one shape and dtype;
+        p in [0, 1); seed in [0, 2^63).
         """

@@ -134,7 +134,7 @@ class NormModel(BaseFairseqModel):
         return super().load_state_dict(state_dict, strict, pruning_of(self, state_dict, settings))
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """As in fairseq; ``--retain-dropout-modules`` also accepts fairseq's class names."""
+        """Prepare as fairseq does; ``--retain-dropout-modules`` takes fairseq's class names."""
         given = kwargs.get("retain_dropout_modules")
         if given is not None:
             kwargs["retain_dropout_modules"] = dropouts_named(self, given)

@@ -127,13 +127,13 @@ def test_checkpoints_with_a_suffix_are_found_by_it(tmp_path, save_checkpoint_fil
     average(tmp_path, output=tmp_path / "avg.pt", flags=flags)
     averaged = load_checkpoint(tmp_path / "avg.pt")["averaged_from"]
     assert averaged == ["checkpoint1_a.b.pt", "checkpoint2_a.b.pt"]
-    with pytest.raises(CommandError, match="and 0 found in .* with the suffix _c"):
+    with pytest.raises(CommandError, match="but 0 are in .* with the suffix _c"):
         average(tmp_path, output=tmp_path / "avg.pt", flags=(*flags[:3], "_c"))
 
 
 def test_too_few_checkpoints(tmp_path, save_checkpoint_file) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
-    message = f"^3 epoch checkpoints are asked for and 2 found in {tmp_path}"
+    message = f"^3 epoch checkpoints are needed, but 2 are in {tmp_path}"
     with pytest.raises(CommandError, match=message):
         average(tmp_path, output=tmp_path / "avg.pt", flags=("--last-epochs", 3))
     assert not (tmp_path / "avg.pt").exists()
@@ -160,10 +160,13 @@ def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, damage) 
 @pytest.mark.parametrize(
     ("second", "named"),
     [
-        ({"w": torch.ones(2), "extra": torch.ones(2)}, "2.pt has the entry 'extra', 1.pt has not"),
-        ({"v": torch.ones(2)}, "2.pt has the entry 'v', 1.pt has not"),
-        ({"w": torch.ones(3)}, r"'w' has shape \(3,\) in 2.pt and \(2,\) in 1.pt"),
-        ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is a floating tensor in only one"),
+        (
+            {"w": torch.ones(2), "extra": torch.ones(2)},
+            "2.pt has the entry 'extra', but 1.pt does not",
+        ),
+        ({"v": torch.ones(2)}, "2.pt has the entry 'v', but 1.pt does not"),
+        ({"w": torch.ones(3)}, r"'w' has shape \(3,\) in 2.pt, but \(2,\) in 1.pt"),
+        ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is a floating-point tensor in only one"),
     ],
 )
 def test_another_model_is_refused(tmp_path, save_checkpoint_file, second, named) -> None:
@@ -179,7 +182,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, save_checkpoint_file,
     good = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(3), b=torch.ones(1))
     weights = torch.tensor([1.0, value, 1.0])
     bad = save_checkpoint_file(tmp_path / "2.pt", w=weights, b=torch.ones(1))
-    with pytest.raises(CommandError, match=f"^'w' of {bad} holds a NaN or an infinity"):
+    with pytest.raises(CommandError, match=f"^'w' of {bad} has NaN or infinite values"):
         average(good, bad, output=tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
 
@@ -228,9 +231,9 @@ def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file) -> Non
     path, output = tmp_path / "checkpoint1.pt", tmp_path / "avg.pt"
     for inputs, flags, out, message in (
         ((tmp_path,), (), output, "add --last-epochs"),
-        ((path,), ("--last-epochs", 1), output, "choose from a folder"),
-        ((path, tmp_path), (), output, "one folder or only files"),
-        ((path,), (), path, "one of the inputs"),
+        ((path,), ("--last-epochs", 1), output, "select from a folder"),
+        ((path, tmp_path), (), output, "one folder, or only files"),
+        ((path,), (), path, "is also an input"),
         ((path,), (), tmp_path / "no" / "avg.pt", "does not exist"),
     ):
         with pytest.raises(CommandError, match=message):

@@ -207,7 +207,7 @@ def test_data_that_does_not_fit(tmp_path, data) -> None:
         with pytest.raises(CommandError, match=message):
             reestimate(state, path, 1, damaged)
     few = write_pairs(write_dictionaries(tmp_path / "few"), 5)  # batches are of eight
-    with pytest.raises(CommandError, match=f"the training data in {few} does not fill one"):
+    with pytest.raises(CommandError, match=f"the training data in {few} is less than one"):
         reestimate(state, path, 1, few)
 
 

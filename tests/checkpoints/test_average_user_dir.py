@@ -102,7 +102,7 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
 def test_a_norm_that_cannot_be_averaged_plainly(tmp_path, data) -> None:
     with own_norms():
         *_, path = save_runs(tmp_path, data, "steady", ROOT / "norm_plugin")
-        with pytest.raises(CommandError, match="Steady does not declare .* average or last"):
+        with pytest.raises(CommandError, match="Steady cannot re-estimate .* average or last"):
             reestimate(load_checkpoint(path), path, 1)
 
 
@@ -111,7 +111,7 @@ def test_a_user_dir_that_is_gone(tmp_path, data) -> None:
     state = run_state(data)
     state["cfg"]["common"]["user_dir"] = "/nowhere/theirs"
     torch.save(state, path)
-    with pytest.raises(CommandError, match="add --user-dir /nowhere/theirs, or where"):
+    with pytest.raises(CommandError, match="add --user-dir /nowhere/theirs, or the folder's"):
         build_model(path)
     with pytest.raises(CommandError, match="cannot import --user-dir /nowhere/theirs"):
         import_user_dir(Path("/nowhere/theirs"))

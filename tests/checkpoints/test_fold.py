@@ -107,14 +107,14 @@ def diverge(state):
 
 def test_weights_that_are_not_finite_are_refused(save, tmp_path):
     checkpoint = save(change=diverge)
-    with pytest.raises(CommandError, match="holds a NaN or an infinity: the run has diverged"):
+    with pytest.raises(CommandError, match="has NaN or infinite values: the run has diverged"):
         main([str(checkpoint), "--output", str(tmp_path / "folded.pt")])
     assert list(tmp_path.iterdir()) == [checkpoint]
 
 
 def test_it_does_not_overwrite_what_it_reads(save):
     checkpoint = save()
-    with pytest.raises(CommandError, match="is the checkpoint; choose another name"):
+    with pytest.raises(CommandError, match="is also the input; choose another name"):
         main([str(checkpoint), "--output", str(checkpoint)])
 
 

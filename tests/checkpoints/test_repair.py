@@ -47,7 +47,7 @@ def test_a_run_with_a_suffix_has_a_last_checkpoint_of_its_own(
     save_checkpoint_file(tmp_path / "checkpoint_best_of_all.pt", updates=90)
     (message,) = repair(tmp_path)[-1:]
     assert message.endswith(
-        "checkpoint_last_b.pt was damaged; replaced by checkpoint1_b.pt, the furthest one"
+        "checkpoint_last_b.pt was damaged; replaced by checkpoint1_b.pt, which has most updates"
     )
     assert num_updates(load_checkpoint(tmp_path / "checkpoint_last_b.pt")) == 30
     assert last_updates(tmp_path) == 90  # without a suffix
@@ -80,7 +80,7 @@ def test_a_damaged_last_without_another_is_removed(
     truncate(save_checkpoint_file(tmp_path / "checkpoint_last.pt"))
     messages = repair(tmp_path)
     assert len(messages) == 1
-    assert "none to replace it" in messages[0]
+    assert "no other checkpoint can replace it" in messages[0]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,5 +63,5 @@ def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file) -> None:
 
 def test_an_average_is_not_averaged_again(tmp_path, inputs) -> None:
     averaged(*inputs, output=tmp_path / "averaged.pt")
-    with pytest.raises(CommandError, match=r"averaged\.pt is an average itself"):
+    with pytest.raises(CommandError, match=r"averaged\.pt is itself an average"):
         averaged(*inputs, tmp_path / "averaged.pt", output=tmp_path / "out.pt")

@@ -76,7 +76,7 @@ def test_rt_is_split_by_its_seed(rt, tmp_path, prepare, examples, capsys):
     assert examples(tmp_path / "other") != splits
     with pytest.raises(SystemExit):
         RT.run(["--out", "out", "--split-seed", "-7"])
-    assert "argument --split-seed: '-7' is not a whole number from 0" in capsys.readouterr().err
+    assert "argument --split-seed: '-7' is not an integer of 0 or more" in capsys.readouterr().err
 
 
 def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_path, prepare):

@@ -67,7 +67,7 @@ def test_an_unknown_word_is_refused_with_the_right_ones(monkeypatch):
 
 
 def test_kernels_asked_for_by_name_must_be_there(not_built):
-    with pytest.raises(ValueError, match="'cpu', but its kernels are not there: not built.*=auto"):
+    with pytest.raises(ValueError, match="'cpu', but its kernels are not available: not"):
         resolve("cpu")
 
 
@@ -91,7 +91,7 @@ def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
     x = torch.empty(3, 8, device="meta")
     with caplog.at_level(logging.WARNING):
         assert choices.ops_for("cpu", x) is None
-    assert "cpu kernels do not serve meta tensors" in caplog.text
+    assert "cpu kernels do not support meta tensors" in caplog.text
 
 
 @pytest.mark.parametrize(("choice", "served"), [("auto", True), ("cpu", True), ("triton", False)])

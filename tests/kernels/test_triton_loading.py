@@ -23,7 +23,7 @@ def test_without_triton_it_says_so(fresh, monkeypatch):
     ops, description = fresh()
     assert ops is None
     assert description.startswith("cannot be imported (")
-    assert "a CUDA build of torch brings its triton along" in description
+    assert "a CUDA build of torch includes triton" in description
 
 
 def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
@@ -40,4 +40,4 @@ def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
     finally:
         is_served.cache_clear()
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "an old one has compute capability 7.5, and Triton needs 8.0" in line
+    assert "an old one has compute capability 7.5, but Triton needs 8.0" in line

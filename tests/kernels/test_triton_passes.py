@@ -164,7 +164,7 @@ def test_tensors_that_kernels_would_misread_are_refused(x, dy, valid, complaint)
 
 
 def test_groups_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="5 groups do not divide 12 channels"):
+    with pytest.raises(ValueError, match="groups is 5; it must divide the 12 channels"):
         OPS.column_moments(torch.ones(3, 12, device=DEVICE), None, 5, 1e-5, True)
 
 

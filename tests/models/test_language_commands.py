@@ -125,7 +125,7 @@ def test_what_evaluate_lm_cannot_read(text, folder, tmp_path):
     user_dir.mkdir()
     (user_dir / "__init__.py").write_text("raise SystemExit(0)\n")
     for argv, message in (
-        ([], "evaluate-lm needs the model: give --path FILE"),
+        ([], "--path is missing; give the checkpoint: --path FILE"),
         (["--path", str(missing)], f"Model file not found: {missing}"),
         (["--path", str(path), "--model-overrides", "{'a'"], "it must be a dictionary of literals"),
         (["--path", str(path), "--model-overrides", "print(1)"], "--model-overrides is 'print"),

@@ -208,7 +208,7 @@ def test_a_two_stream_placement_of_a_user_dir_is_one_file(
 
 def test_a_placement_that_acts_at_the_final_norm_needs_one(own_registry):
     cls = type("Merged", (Placement,), {"streams": 2})
-    with pytest.raises(ValueError, match="'merged' has no norm after the stack"):
+    with pytest.raises(ValueError, match="'merged' has final_norm = False"):
         register_placement("merged", equation="none", paper="none")(cls)
     assert "merged" not in PLACEMENTS
 

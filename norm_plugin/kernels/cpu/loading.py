@@ -1,4 +1,4 @@
-"""The passes on the CPU: the C++ extension of ``csrc/``, where it was built."""
+"""Load the passes on the CPU: the C++ extension of ``csrc/``, if it was built."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import torch
 
 EXTENSION = "norm_plugin.kernels.cpu._native"
 LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
-"""What torch finds on the machine, or is told by ATEN_CPU_CAPABILITY, and our word for it."""
+"""Our name for the level that torch detects or gets from ATEN_CPU_CAPABILITY."""
 PLAIN = "plain"
 VARIABLE = "NORM_KERNELS_LEVEL"
-"""Names the level that the extension takes, whatever torch takes: for tests and measurements."""
+"""Names the level that the extension uses, whatever torch uses: for tests and measurements."""
 RENAMED = {"move": "update_running_average", "step_nu": "update_nu"}
-"""New names of functions, by those in an extension that was built from an older version."""
+"""New names of functions, by their names in an extension that was built from an older version."""
 
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """The extension, which has the functions of ``passes.Ops``, or None; and what to say of it.
+    """Return the extension, with the functions of ``passes.Ops``, or None; and a description.
 
     Raises:
-        ValueError: VARIABLE names a level that there is not.
+        ValueError: VARIABLE names a level that does not exist.
     """
     try:
         native = importlib.import_module(EXTENSION)
     except ImportError as error:
         return None, (
-            f"not built, or for another torch ({str(error).splitlines()[0]}); with a C++ compiler, "
-            "pip install --no-build-isolation --no-deps of the project builds it"
+            f"not built, or for another torch ({str(error).splitlines()[0]}); to build it with a "
+            "C++ compiler, pip install the project with --no-build-isolation --no-deps"
         )
     for old, new in RENAMED.items():
         if hasattr(native, old):
@@ -42,7 +42,7 @@ def load() -> tuple[Any | None, str]:
 
 
 def chosen_level(native: Any) -> str:
-    """The level that VARIABLE names, else torch's own where the machine has it.
+    """Return the level that VARIABLE names, else torch's own if the machine has it.
 
     Raises:
         ValueError: an unknown level, or one that this machine lacks.

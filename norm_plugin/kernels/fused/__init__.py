@@ -1,4 +1,4 @@
-"""The fused forms, a file a family: rows, pointwise, and the norms over positions.
+"""The fused forms, one file per family: rows, pointwise, and the norms over positions.
 
-A family's file holds its autograd function and the norms that are made of it.
+A family's file contains its autograd function and the norms that use it.
 """

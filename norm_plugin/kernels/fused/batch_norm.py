@@ -1,4 +1,4 @@
-"""BatchNorm: a pass for mu_B and sigma_B and one for x_hat; two more backward."""
+"""BatchNorm in two passes forward, for mu_B and sigma_B and for x_hat, and two backward."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 
 
 class BatchNormBatch(ColumnPass):
-    """x_hat = (u - mu_B) / sigma_B with its exact gradient.
+    """Compute x_hat = (u - mu_B) / sigma_B with its exact gradient.
 
     Args:
-        over_padding: take the share n/N of the variance, over all N positions.
+        over_padding: use n/N of the variance, that is, divide by all N positions.
         others: the arguments of :class:`ColumnPass`.
     """
 
@@ -35,7 +35,7 @@ class BatchNormBatch(ColumnPass):
         super().__init__(*others, one_call=one_call and not over_padding)
         self.over_padding = over_padding
         self.share: Tensor | None = None
-        # Into c and b, from elsewhere
+        # Further gradients of mean and variance, added to c and b
         self.pull: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -53,13 +53,13 @@ class BatchNormBatch(ColumnPass):
         return y
 
     def update_running(self, x: Tensor) -> None:
-        """A step of the running statistics. x: as in ``forward``."""
+        """Update the running statistics. x: as in ``forward``."""
         self.norm.update_running(
             self.mean, self.variance, self.count, self.ops.update_running_average
         )
 
     def see(self, x: Tensor) -> None:
-        """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
+        """Compute mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
         total, squares = self.moments(x, center=True)
         self.mean = self.shift = self.means(total, len(x))
         if self.sync:
@@ -71,7 +71,7 @@ class BatchNormBatch(ColumnPass):
         self.inverse = torch.rsqrt(self.variance + self.eps)
 
     def _between_workers(self, total: Tensor, x: Tensor) -> Tensor:
-        """n (own mean - mu_B)^2: the squares around mu_B beyond those around the own mean."""
+        """Return n (own mean - mu_B)^2: the squares around mu_B minus those around the own mean."""
         count = total.new_full((), len(x)) if self.valid is None else self.valid.sum()
         return count * (total / count.clamp(min=1) - self.mean).square()
 
@@ -98,11 +98,11 @@ class BatchNormBatch(ColumnPass):
         return self.inverse
 
     def gain(self, weight: Tensor) -> Tensor:
-        """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
+        """Return the factor of u - mu_B, and of dy in the backward pass, (C,)."""
         return weight * self.inverse
 
     def coefficients(self, mean_g: Tensor, mean_gx: Tensor) -> tuple[Tensor, Tensor]:
-        """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
+        """Return c and b of du, (C,) each, given mean_V(g) and mean_V(g x_hat)."""
         constant, u_coef = -mean_g * self.inverse, -mean_gx * self.inverse.square()
         if self.share is not None:
             u_coef = u_coef * self.share
@@ -113,12 +113,12 @@ class BatchNormBatch(ColumnPass):
 
 
 def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) -> Inference:
-    """gamma (u - running mean) / running deviation + beta + slope u; slope: (1,), None for 0."""
+    """Return gamma (u - running mean) / running deviation + beta + slope u; slope: (1,) or None."""
     return Inference((norm.running_var + norm.eps).sqrt(), norm.running_mean, slope)
 
 
 class PaperOrReleased(BatchNormBatch):
-    """BatchNorm, of whose released variant the running variance is another than the batch's."""
+    """BatchNorm; in its released variant, the running variance is updated by another value."""
 
     def update_running(self, x: Tensor) -> None:
         variance = self.norm.kept_variance(self.variance, x)
@@ -127,7 +127,7 @@ class PaperOrReleased(BatchNormBatch):
 
 @fuses_columns(BatchNorm)
 def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
-    """gamma * x_hat + beta."""
+    """Return the pass that computes gamma * x_hat + beta."""
     if not norm.training:
         return by_running_moments(norm)
     return PaperOrReleased(norm, valid, ops, over_padding=norm.variant == "released")
@@ -137,13 +137,13 @@ def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | 
 
 
 class RegularizedBatch(BatchNormBatch):
-    """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
+    """BatchNorm whose mu_B and sigma_B^2 also get the gradient of the penalty."""
 
     def update_running(self, x: Tensor) -> None:
         running = self.norm.update_and_compare(
             self.mean, self.variance, self.count, self.ops.update_running_average
         )
-        if self.wants_dx:  # which the penalty's gradient joins
+        if self.wants_dx:  # the penalty only has a gradient of x
             self.of_penalty = self.penalty_coefficients(running)
             self.loss_scale = self.norm.loss_scale_later()
 
@@ -153,7 +153,7 @@ class RegularizedBatch(BatchNormBatch):
         return super().backward(dy, x, weight)
 
     def penalty_coefficients(self, running: Moments) -> tuple[Tensor, Tensor]:
-        """What the penalty adds to c and b of du, (C,) each."""
+        """Return what the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
             statistics = [
                 statistic.detach().requires_grad_() for statistic in (self.mean, self.variance)
@@ -161,7 +161,7 @@ class RegularizedBatch(BatchNormBatch):
             penalty = self.norm.penalty(*statistics, running)
         dmean, dvariance = torch.autograd.grad(penalty, statistics)
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
-        # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
+        # the derivative of mu_B by each u is 1/n, that of sigma_B^2 is 2 (u - mu_B)/n
         per_position = weight_of_all / self.count.clamp(min=1)
         return dmean * per_position, 2 * dvariance * per_position
 
@@ -170,18 +170,18 @@ class RegularizedBatch(BatchNormBatch):
 def regularized_batch_norm(
     norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops
 ) -> ColumnPass | Inference:
-    """gamma * x_hat + beta."""
+    """Return the pass that computes gamma * x_hat + beta."""
     return RegularizedBatch(norm, valid, ops) if norm.training else by_running_moments(norm)
 
 
-# --- RepBN: eta x in the same map; what blends LayerNorm in as well stays plain -----------------
+# --- RepBN: eta x in the same map; the blend with LayerNorm uses the plain form -----------------
 
 
 class RepBatch(BatchNormBatch):
-    """gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
+    """Compute gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
 
     def __init__(self, norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> None:
-        super().__init__(norm, valid, ops, one_call=False)  # whose gain is another
+        super().__init__(norm, valid, ops, one_call=False)  # the single call has another gain
         self.others = (norm.eta,)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class RepBatch(BatchNormBatch):
 def rep_batch_norm(
     norm: RepBatchNorm, valid: Tensor | None, ops: Ops
 ) -> ColumnPass | Inference | None:
-    """gamma * x_hat + beta + eta * x."""
+    """Return the pass that computes gamma * x_hat + beta + eta * x; None during the blend."""
     if norm.warmup_updates:
         return None
     return RepBatch(norm, valid, ops) if norm.training else by_running_moments(norm, norm.eta)

@@ -1,13 +1,13 @@
-"""Norms over the positions of a batch, as few passes forward and backward.
+"""Norms over the positions of a batch, in as few passes as possible, forward and backward.
 
-All of them map u, the input after its layer-scale, channel by channel,
+All of them map u, the input after RMS pre-scaling, channel by channel,
 
     y  = (u - shift) gain + offset           at real positions, else offset
     du = a dy + c + b (u - shift)            at real positions, else 0
 
-and differ in where shift, gain, a, b and c come from. A subclass of :class:`ColumnPass` computes
+and differ in how shift, gain, a, b and c are obtained. A subclass of :class:`ColumnPass` computes
 them: its ``forward`` also updates the running statistics, and its ``backward`` those of gradients.
-A function under :func:`fuses_columns` chooses the subclass for a batch.
+A function decorated by :func:`fuses_columns` chooses the subclass for a batch.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ ParameterGradients = tuple[Tensor, ...]
 
 
 class ColumnPass:
-    """The forward and the backward pass of a norm over one batch, and what the latter needs.
+    """The forward and the backward pass of a norm over one batch, with the state between them.
 
     Args:
-        norm: the norm, with its layer-scale, eps and sync.
+        norm: the norm, with its pre-scaling, eps and sync.
         valid: bool (N,), or None.
         ops: the backend.
-        one_call: let the backend compute the whole norm where it can; see :class:`Ops`. Never
-            with several workers, whose sums meet between the passes.
+        one_call: let the backend compute the whole norm in one call if it can; see :class:`Ops`.
+            Never with several workers, whose sums are added between the passes.
 
     Attributes:
-        others: the parameters beside weight and bias that ``backward`` gives gradients of.
-        wants_dx: x has a gradient.
+        others: the parameters besides weight and bias for which ``backward`` returns gradients.
+        wants_dx: whether x needs a gradient.
     """
 
     count: Tensor
@@ -68,7 +68,7 @@ class ColumnPass:
         self.one_call: Any = ops if whole else None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """y, (N, C), and a step of the running statistics.
+        """Return y, (N, C), and update the running statistics.
 
         Args:
             x: (N, C), contiguous.
@@ -77,7 +77,7 @@ class ColumnPass:
         raise NotImplementedError
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
-        """dy: (N, C), contiguous; x, weight: as in ``forward``."""
+        """Return the gradients. dy: (N, C), contiguous; x, weight: as in ``forward``."""
         raise NotImplementedError
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
@@ -89,11 +89,11 @@ class ColumnPass:
         return with_u * self.inverse_scale(), every
 
     def inverse_scale(self) -> Tensor:
-        """The factor from u - shift to x_hat, (C,)."""
+        """Return the factor from u - shift to x_hat, (C,)."""
         raise NotImplementedError
 
     def means(self, sums: Tensor, rows: int) -> Tensor:
-        """Divide sums over V, (C,), by n, which is counted here, over all workers if synced."""
+        """Divide sums over V, (C,), by n, counted here, over all workers if synchronized."""
         if self.valid is None:
             self.count = sums.new_full((), rows)
         else:
@@ -109,7 +109,7 @@ class ColumnPass:
         return (sum_over_workers(sums) if self.sync else sums) / self.divisor
 
     def moments(self, x: Tensor, center: bool) -> tuple[Tensor, Tensor]:
-        """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rstd."""
+        """Return sum_V u and the squares, (C,) each; see :class:`Ops`. Stores the rstd."""
         total, squares, self.rstd = self.ops.column_moments(
             x, self.valid, self.groups, self.eps, center
         )
@@ -118,26 +118,26 @@ class ColumnPass:
     def map(
         self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """y, (N, C), and the sums of squares, (2, C). Keeps the rstd."""
+        """Return y, (N, C), and the sums of squares, (2, C). Stores the rstd."""
         y, self.rstd, squares = self.ops.column_map(
             x, self.rstd, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
         )
         return y, squares
 
     def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
+        """Return sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
         every, real, with_u = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
         return every, real, with_u
 
 
 class ColumnNorm(torch.autograd.Function):
-    """y of a :class:`ColumnPass`, which the backward pass reads again."""
+    """Compute y of a :class:`ColumnPass`, with its backward pass."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: ColumnPass, *others: Tensor
     ) -> Tensor:
-        """x: (N, C); weight, bias: (C,); others: what else ``batch`` has gradients of."""
+        """Return y. x: (N, C); weight, bias: (C,); others: further parameters of ``batch``."""
         x = x.contiguous()
         ctx.save_for_backward(x, weight, bias, *others)
         ctx.batch = batch
@@ -145,7 +145,7 @@ class ColumnNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, weight, bias and the others."""
+        """Return the gradients of x, weight, bias and the others."""
         refuse_second_order()
         x, *parameters = ctx.saved_tensors
         dx, dy = None, dy.contiguous()
@@ -158,11 +158,11 @@ class ColumnNorm(torch.autograd.Function):
 
 
 class Inference(NamedTuple):
-    """gamma (u - mean) / root + beta + slope u, by running statistics.
+    """The map gamma (u - mean) / root + beta + slope u, by running statistics.
 
     Attributes:
-        root, mean: (C,); no mean: 0.
-        slope: (1,); only with a mean; None for 0.
+        root, mean: (C,); None for mean: 0.
+        slope: (1,), only with a mean; None: 0.
     """
 
     root: Tensor
@@ -171,12 +171,12 @@ class Inference(NamedTuple):
 
 
 BatchOf = Callable[[Any, Tensor | None, Ops], ColumnPass | Inference | None]
-"""From a norm, the real positions (N,) or None, and a backend to what computes its next forward;
-None where this state of the norm has no fused form."""
+"""Returns what computes the next forward of a norm, given the real positions, (N,) or None, and a
+backend; None if the norm has no fused form in this state."""
 
 
 def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
-    """Decorator: the function gives the :class:`ColumnPass` of these norms, and of no subclass."""
+    """Decorator: the function returns the :class:`ColumnPass` of these norms, not of subclasses."""
 
     def register(batch_of: BatchOf) -> BatchOf:
         fuses(*classes)(partial(column_norm, batch_of))
@@ -188,7 +188,7 @@ def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
 def column_norm(
     batch_of: BatchOf, norm: AffineNorm, x: Tensor, valid: Tensor | None, ops: Ops
 ) -> Tensor | None:
-    """y, (N, C), of x, (N, C): one forward of ``norm``; None where the plain form has to do it."""
+    """Compute one forward of ``norm``, x and y: (N, C); None if the plain form must compute it."""
     batch = batch_of(norm, valid, ops)
     if batch is None:
         return None
@@ -200,7 +200,7 @@ def column_norm(
 
 
 def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
-    """y, (N, C), of x, (N, C), in one pass; None if a gradient is wanted."""
+    """Compute y, (N, C), from x, (N, C), in one pass; None if a gradient is needed."""
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in (x, *norm.parameters())):
         return None
     shift = None if running.mean is None else to_statistics_dtype(running.mean, x)

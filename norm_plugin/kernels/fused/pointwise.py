@@ -1,4 +1,4 @@
-"""Bounded functions of each number, as one pass forward and one backward."""
+"""Bounded functions of each value, in one pass forward and one backward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from norm_plugin.norms.dynamic_tanh import DynamicTanh
 
 
 class Pointwise(torch.autograd.Function):
-    """weight * f(slope x + shift) + bias; the backward pass computes f of its input once more."""
+    """Compute weight * f(slope x + shift) + bias; the backward pass recomputes f."""
 
     @staticmethod
     def forward(
@@ -35,7 +35,7 @@ class Pointwise(torch.autograd.Function):
         function: str,
         ops: Ops,
     ) -> Tensor:
-        """x: (N, C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
+        """Return y. x: (N, C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
         x = x.contiguous()
         by = None if shift is None else to_statistics_dtype(shift, x)
         ctx.save_for_backward(x, slope, shift, weight, bias)
@@ -51,7 +51,7 @@ class Pointwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x and of every parameter."""
+        """Return the gradients of x and of every parameter."""
         refuse_second_order()
         x, slope, shift, weight, bias = ctx.saved_tensors
         by = None if shift is None else to_statistics_dtype(shift, x)
@@ -83,12 +83,12 @@ def pointwise(
     bias: Tensor,
     shift: Tensor | None = None,
 ) -> Tensor:
-    """weight * f(slope x + shift) + bias, (N, C), with its gradients.
+    """Return weight * f(slope x + shift) + bias, (N, C), with its gradients.
 
     Args:
         x: (N, C).
         function: ``tanh`` or ``erf``.
-        slope, shift: (1,); no shift: 0.
+        slope, shift: (1,); None for shift: 0.
         weight, bias: (C,).
     """
     if torch.compiler.is_compiling():
@@ -118,7 +118,7 @@ def pointwise_operator(
     bias: Tensor,
     function: str,
 ) -> Tensor:
-    """y of ``pointwise_forward``."""
+    """Return y of ``pointwise_forward``."""
     return backend_of(x).pointwise_forward(x, function, slope, shift, weight, bias)
 
 
@@ -131,7 +131,7 @@ def _(x: Tensor, *_: Any) -> Tensor:
 def pointwise_backward(
     dy: Tensor, x: Tensor, slope: Tensor, shift: Tensor | None, weight: Tensor, function: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
+    """Return dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
     dx, *dparameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
     dslope, dshift, dweight, dbias = (own_copy(gradient, slope) for gradient in dparameters)
     return dx, dslope, dshift, dweight, dbias
@@ -165,11 +165,11 @@ pointwise_operator.register_autograd(_pointwise_gradients, setup_context=_keep_p
 
 @fuses(DynamicTanh)
 def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """gamma * tanh(alpha x) + beta. x, y: (N, C)."""
+    """Return gamma * tanh(alpha x) + beta. x, y: (N, C)."""
     return pointwise(x, ops, "tanh", norm.alpha, norm.weight, norm.bias)
 
 
 @fuses(DynamicErf)
 def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
+    """Return gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
     return pointwise(x, ops, "erf", norm.alpha, norm.weight, norm.bias, norm.shift)

@@ -1,7 +1,7 @@
-"""PowerNorm and PN-V: their forwards and backwards, in the symbols of norms/power_norm.py.
+"""PowerNorm and PN-V, forward and backward, in the symbols of norms/power_norm.py.
 
-PN-V, and PowerNorm in its warm-up, take a pass for psi_B and one for x_hat; backward one for the
-means and one for dL/dx. PowerNorm after it divides by known numbers: one pass each way.
+PN-V, and PowerNorm in its warm-up, take one pass for psi_B and one for x_hat; backward, one for the
+means and one for dL/dx. Afterwards PowerNorm divides by known values: one pass in each direction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from norm_plugin.norms.power_norm_v import PowerNormV
 
 
 class PowerNormVBatch(ColumnPass):
-    """x_hat = u / psi_B with the exact gradient (g - x_hat mean_V(g x_hat)) / psi_B."""
+    """Compute x_hat = u / psi_B with the exact gradient (g - x_hat mean_V(g x_hat)) / psi_B."""
 
     psi2: Tensor
     inverse: Tensor
@@ -69,12 +69,12 @@ class PowerNormVBatch(ColumnPass):
         return self.inverse
 
     def watch(self, lambda_: Tensor) -> None:
-        """Called in the backward pass with Lambda = mean_V(g x_hat), (C,)."""
+        """Receive Lambda = mean_V(g x_hat), (C,), in the backward pass."""
 
 
 @fuses_columns(PowerNormV)
 def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
-    """gamma * x_hat + beta."""
+    """Return the pass that computes gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
     return PowerNormVBatch(norm, valid, ops)
@@ -90,10 +90,10 @@ def nu_update_of(ops: Ops) -> NuUpdate:
 
 
 class WarmingUp(PowerNormVBatch):
-    """PN-V, with the recursion of nu looking on."""
+    """PN-V that also updates nu."""
 
     def __init__(self, recursion: NuRecursion, *others: Any) -> None:
-        """others: those of :class:`PowerNormVBatch`."""
+        """Store the recursion; others: the arguments of :class:`PowerNormVBatch`."""
         super().__init__(*others)
         self.recursion = recursion
 
@@ -102,10 +102,10 @@ class WarmingUp(PowerNormVBatch):
 
 
 class Running(ColumnPass):
-    """x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
+    """Compute x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
 
     def __init__(self, psi2: Tensor, recursion: NuRecursion, *others: Any) -> None:
-        """psi2: psi_{t-1}^2, (C,); others: the arguments of :class:`ColumnPass`."""
+        """Store psi2 = psi_{t-1}^2, (C,); others: the arguments of :class:`ColumnPass`."""
         super().__init__(*others)
         self.psi2, self.recursion = psi2, recursion
 
@@ -136,7 +136,7 @@ class Running(ColumnPass):
 
 @fuses_columns(PowerNorm)
 def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
-    """gamma * x_hat + beta."""
+    """Return the pass that computes gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
     if norm.variant == "released":
@@ -151,7 +151,7 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | 
 
 
 class Released(ColumnPass):
-    """x_hat = u / psi, with psi_B under the gradient; padding is a position like the others."""
+    """Compute x_hat = u / psi, with psi_B in the gradient; padding counts as any position."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         t, in_warmup, psi2 = self.norm.compute_once_per_forward(lambda: released_state(self.norm))
@@ -170,7 +170,7 @@ class Released(ColumnPass):
         return y
 
     def set_batch_psi(self, squares: Tensor, x: Tensor, psi2: Tensor) -> Tensor:
-        """psi_B^2, (C,), from sum_V u^2; without a real position psi^2 before this batch."""
+        """Return psi_B^2, (C,), from sum_V u^2; without a real position, psi^2 before the batch."""
         batch = self.means(squares, len(x))
         self.some = self.count > 0
         psi2_batch = torch.where(self.some, batch.to(psi2.dtype), psi2)

@@ -1,4 +1,4 @@
-"""Norms over the channels of one position, as one pass forward and one backward."""
+"""Norms over the channels of one position, in one pass forward and one backward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from norm_plugin.norms.scale_norm import ScaleNorm
 
 
 class RowNorm(torch.autograd.Function):
-    """y of a :class:`RowRule`; the backward pass standardizes its saved input once more."""
+    """Compute y of a :class:`RowRule`; the backward pass standardizes the saved input again."""
 
     @staticmethod
     def forward(
@@ -39,7 +39,7 @@ class RowNorm(torch.autograd.Function):
         rule: RowRule,
         ops: Ops,
     ) -> Tensor:
-        """x: (N, C); weight, bias: (C,) or None."""
+        """Return y. x: (N, C); weight, bias: (C,) or None."""
         x = x.contiguous()
         gain = None if weight is None else to_statistics_dtype(weight, x)
         y, mean, rstd = ops.row_forward(
@@ -51,7 +51,7 @@ class RowNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, weight and bias."""
+        """Return the gradients of x, weight and bias."""
         refuse_second_order()
         x, mean, rstd, weight, bias = ctx.saved_tensors
         gain = None if weight is None else to_statistics_dtype(weight, x)
@@ -66,13 +66,13 @@ def row_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
+    """Return y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
 
     Raises:
-        ValueError: a bias without a mean, whose gradient no backend sums.
+        ValueError: a bias is given without a mean, for which no backend sums the gradient.
     """
     if bias is not None and not rule.center:
-        raise ValueError("a row norm without a mean takes no bias: give it None")
+        raise ValueError("bias is given, but a row norm without a mean takes none: pass None")
     if torch.compiler.is_compiling():
         return _as_operator(x, weight, bias, rule)
     y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
@@ -106,7 +106,7 @@ def row_norm_operator(
     through_rstd: bool,
     phi: Sequence[float] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, mean and rstd of ``row_forward``; the mean is empty without ``center``."""
+    """Return y, mean and rstd of ``row_forward``; the mean is empty without ``center``."""
     rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
     y, mean, rstd = backend_of(x).row_forward(x, weight, bias, rule)
     return y, rstd.new_empty(0) if mean is None else mean, rstd
@@ -133,7 +133,7 @@ def row_norm_backward(
     through_rstd: bool,
     phi: Sequence[float] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dx and the gradients of weight and bias of ``row_backward``; empty where there is none."""
+    """Return dx and the gradients of weight and bias; empty for parameters that are None."""
     rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
     dx, dweight, dbias = backend_of(x).row_backward(
         dy, x, mean if center else None, rstd, weight, rule
@@ -148,7 +148,7 @@ def _(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *rule: Any
 
 
 def _rule(*fields: Any) -> RowRule:
-    """A RowRule from its fields as a schema has them, with the phi as a list."""
+    """Return a RowRule from the fields of an operator's schema, which has phi as a list."""
     *others, phi = fields
     return RowRule._make([*others, None if phi is None else (phi[0], phi[1])])
 
@@ -176,26 +176,26 @@ row_norm_operator.register_autograd(_row_gradients, setup_context=_keep_row)
 
 @fuses(LayerNormSimple)
 def layer_norm_simple(norm: LayerNormSimple, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """(x - mu) / sigma. x, y: (N, C). ``layernorm`` itself stays torch's own kernel."""
+    """Return (x - mu) / sigma. x, y: (N, C). ``layernorm`` itself uses torch's own kernel."""
     return row_norm(x, ops, RowRule(norm.eps))
 
 
 @fuses(DetachNorm, DetachNormMean, DetachNormStd)
 def detach_norm(norm: DetachNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """(x - mu) / sigma. x, y: (N, C)."""
+    """Return (x - mu) / sigma. x, y: (N, C)."""
     rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rstd=not norm.detach_std)
     return row_norm(x, ops, rule)
 
 
 @fuses(RMSNorm)
 def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """gamma * x / rms. x, y: (N, C)."""
+    """Return gamma * x / rms. x, y: (N, C)."""
     return row_norm(x, ops, RowRule(norm.eps, center=False), norm.gain())
 
 
 @fuses(ScaleNorm)
 def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C). x, y: (N, C)."""
+    """Return g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C), (N, C)."""
     g = norm.g.to(statistics_dtype(x))
     gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
     return row_norm(x, ops, RowRule(norm.eps / norm.dim, center=False), gain)
@@ -203,12 +203,12 @@ def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
 
 @fuses(GroupNorm)
 def group_norm(norm: GroupNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
+    """Return gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
     return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)
 
 
 @fuses(AdaNorm)
 def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """sg[C (1 - k z)] z. x, y: (N, C)."""
+    """Return sg[C (1 - k z)] z. x, y: (N, C)."""
     rule = RowRule(norm.eps, released=norm.variant == "released", phi=(norm.scale, norm.k))
     return row_norm(x, ops, rule)

@@ -1,5 +1,5 @@
-"""Norms over windows of batches: a pass for the batch's squares and one for x_hat; two more
-backward. The methods of the plain forms update their windows."""
+"""Norms over windows of batches, in two passes forward, for the batch's squares and for x_hat, and
+two backward. The methods of the plain forms update their windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from norm_plugin.norms.unified_norm import UnifiedNorm
 
 
 class WindowBatch(ColumnPass):
-    """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
+    """Compute x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
     def __init__(self, norm: WindowNorm, valid: Tensor | None, ops: Ops) -> None:
         super().__init__(norm, valid, ops)
@@ -48,7 +48,7 @@ class WindowBatch(ColumnPass):
 
 @fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
 def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
-    """gamma * x_hat + beta."""
+    """Return the pass that computes gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.running_square + norm.eps).sqrt())
     return WindowBatch(norm, valid, ops)

@@ -1,4 +1,4 @@
-"""Norms over positions, forward, in Triton; a tile holds a whole group of a layer-scale."""
+"""Norms over positions in Triton; a tile contains a whole group of the RMS pre-scaling."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from norm_plugin.kernels.triton.tiles import (
 
 @triton.jit
 def merge_rows(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
-    """The mean and centered squares of all rows, from those of each of the tile's rows' rows.
+    """Merge the means and centered squares that each row of the tile has accumulated.
 
-    Chan, Golub and LeVeque 1983. mean, squares: (BLOCK_M, BLOCK_N); count: (BLOCK_M,).
+    See Chan, Golub and LeVeque 1983. mean, squares: (BLOCK_M, BLOCK_N); count: (BLOCK_M,).
     """
     count = count[:, None]
     together = tl.sum(mean * count, 0) / tl.maximum(tl.sum(count, 0), 1.0)
     apart = mean - together[None, :]
-    # The count first: it may be 0 where the square is beyond the range of float32
+    # Multiply by the count first: it may be 0 where the square is beyond the range of float32
     return together, tl.sum(squares + apart * (apart * count), 0)
 
 
@@ -52,8 +52,9 @@ def moments_kernel(
     BLOCK_M: tl.constexpr,
     center: tl.constexpr,
 ) -> None:
-    """Sums (k = 3) over this program's rows in V: the mean, sum (u - mean)^2 and their number,
-    by the updates of Welford 1962; without centering sum u, sum u^2 and nothing. And the rstd."""
+    """Store sums (k = 3) over this program's rows in V: the mean, sum (u - mean)^2 and their
+    number, by the updates of Welford 1962; without centering sum u, sum u^2 and nothing. Store the
+    rstd."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)  # the mean, or the sum
     squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -65,7 +66,7 @@ def moments_kernel(
         real = valid[:, None] & col_mask[None, :]
         if rstd_ptr is None:
             u = tl.load(x_ptr + offsets, mask=real, other=0).to(tl.float32)
-        else:  # of padding too, which a norm may map with its own rstd
+        else:  # also for padding, which a norm may map with its own rstd
             u = tl.load(x_ptr + offsets, mask=row_mask[:, None] & col_mask[None, :], other=0).to(
                 tl.float32
             )
@@ -114,7 +115,7 @@ def map_kernel(
     BLOCK_M: tl.constexpr,
     compute_rstd: tl.constexpr,
 ) -> None:
-    """y, and sums (k = 2): sum u^2 over V, and over padding, if it is mapped."""
+    """Store y, and sums (k = 2): sum u^2 over V, and over padding if it is mapped."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     gain = tl.load(gain_ptr + cols, mask=col_mask, other=0)[None, :]
     offset = tl.load(offset_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -157,12 +158,12 @@ def map_kernel(
 
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
-    """(N, G), float32; None without a layer-scale."""
+    """Return memory for the rstd, (N, G), float32; None without pre-scaling."""
     return x.new_empty((len(x), groups), dtype=torch.float32) if groups else None
 
 
 def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """sum_V u and sum_V (u - mean_V u)^2, (C,), from what each program found of its own rows.
+    """Return sum_V u and sum_V (u - mean_V u)^2, (C,), from the values of each program.
 
     Args:
         sums: (programs, 3, C), as ``moments_kernel`` stores it with centering.
@@ -177,7 +178,7 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
 def column_moments(
     x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.column_moments`."""
     check(x, valid=valid)
     tiles = tiling(x.size(1), groups)
     programs = num_programs(x, tiles)
@@ -201,7 +202,7 @@ def column_map(
     offset: Tensor,
     at_padding: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.column_map`."""
     check(x, valid=valid)
     tiles = tiling(x.size(1), groups)
     programs = num_programs(x, tiles)
@@ -229,9 +230,9 @@ def load_tile(
     col_mask: tl.tensor,
     num_channels: tl.constexpr,
 ) -> Any:
-    """u and dy of a tile, (BLOCK_M, BLOCK_N), and the rstd, (BLOCK_M,), 1 without layer-scale.
+    """Return u and dy of a tile, (BLOCK_M, BLOCK_N), and the rstd, (BLOCK_M,); 1 if not pre-scaled.
 
-    At padding u is 0 and dy what it is.
+    At padding u is 0 and dy is unchanged.
     """
     offsets = rows[:, None] * num_channels + cols[None, :]
     u = tl.load(x_ptr + offsets, mask=valid[:, None] & col_mask[None, :], other=0).to(tl.float32)
@@ -257,7 +258,7 @@ def store_products(
     col_mask: tl.tensor,
     num_channels: tl.constexpr,
 ) -> None:
-    """Sums (k = 3): dy over all rows, dy and dy (u - shift) over V."""
+    """Store sums (k = 3): dy over all rows, dy and dy (u - shift) over V."""
     if valid_ptr is None:
         every = real
     store_partial_sum(partial_sums_ptr, 0, 3, every, cols, col_mask, num_channels)
@@ -279,7 +280,7 @@ def products_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> None:
-    """The three sums of column_products over this program's rows."""
+    """Store the three sums of column_products over this program's rows."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     every = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     real = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -318,7 +319,7 @@ def gradient_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> None:
-    """dx for every tile of this program, and the partial sums of column_products if wanted."""
+    """Store dx for every tile of this program, and the sums of column_products if requested."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     dy_coef = tl.load(dy_coef_ptr + cols, mask=col_mask, other=0)[None, :]
     u_coef = tl.load(u_coef_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -366,7 +367,7 @@ def column_products(
     valid: Tensor | None,
     shift: Tensor | None,
 ) -> Tensor:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.column_products`."""
     check(x, dy, valid)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles)
@@ -386,7 +387,7 @@ def column_gradient(
     u_coef: Tensor,
     sums: bool,
 ) -> tuple[Tensor, Tensor]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.column_gradient`."""
     check(x, dy, valid)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)

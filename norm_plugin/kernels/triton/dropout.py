@@ -1,4 +1,4 @@
-"""A residual sum with dropout, in Triton; ``../dropout.py`` says which numbers are dropped."""
+"""A residual sum with dropout, in Triton; ``../dropout.py`` says which values are dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 512
-"""Counters of a program, of which each drops or keeps four numbers."""
+"""Counters per program; each decides on four values."""
 
 
 @triton.jit(do_not_specialize=["numbers", "quarter", "seed", "threshold", "scale"])
@@ -23,7 +23,7 @@ def dropout_kernel(
     y_ptr: tl.tensor,
     BLOCK_N: tl.constexpr,
 ) -> None:
-    """y for the four numbers of each counter of this program."""
+    """Store y for the four values of each counter of this program."""
     counter = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     word0, word1, word2, word3 = tl.randint4x(seed, counter.to(tl.uint32))
     drop(branch_ptr, numbers, quarter, threshold, scale, stream_ptr, y_ptr, counter, word0, 0)
@@ -45,7 +45,7 @@ def drop(
     word: tl.tensor,
     place: tl.constexpr,
 ) -> None:
-    """y for the numbers of one quarter."""
+    """Store y for the values of one quarter."""
     offsets = counter + place * quarter
     col_mask = (counter < quarter) & (offsets < numbers)
     keep = word.to(tl.uint32, bitcast=True).to(tl.int64) >= threshold
@@ -57,7 +57,7 @@ def drop(
 
 
 def dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.dropout_sum`."""
     y = torch.empty_like(branch)
     numbers = branch.numel()
     quarter = -(-numbers // 4)

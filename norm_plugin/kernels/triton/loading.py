@@ -1,4 +1,4 @@
-"""The passes on a CUDA device, in Triton, where that can be imported."""
+"""Load the passes on a CUDA device, in Triton, if it can be imported."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PASSES = "norm_plugin.kernels.triton.passes"
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """The module that has the functions of ``passes.Ops``, or None; and what to say of it.
+    """Return the module with the functions of ``passes.Ops``, or None; and a description.
 
-    Only here is Triton imported, which no user of the CPU is to wait for.
+    Triton is imported only here, so that it does not slow down users of a CPU.
     """
     try:
         triton = importlib.import_module("triton")
         passes = importlib.import_module(PASSES)
     except ImportError as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return None, f"cannot be imported ({first}); a CUDA build of torch brings its triton along"
+        return None, f"cannot be imported ({first}); a CUDA build of torch includes triton"
     return passes, f"Triton {triton.__version__}"

@@ -1,6 +1,6 @@
 """The backend in Triton, as one module with the functions of ``passes.Ops``.
 
-The functions of each family are found in its file.
+The functions of each family are in its file.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ globals().update(
 
 
 def takes(x: Tensor) -> bool:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.takes`."""
     return x.dtype in DTYPES and 0 < x.size(-1) <= MOST_CHANNELS and is_served(x.device)

@@ -1,4 +1,4 @@
-"""Bounded functions of each number, in Triton."""
+"""Bounded functions of each value, in Triton."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FUNCTIONS = ("tanh", "erf")
 
 @triton.jit
 def value_of(v: tl.tensor, erf: tl.constexpr) -> Any:
-    """erf v or tanh v, to rounding also near 0, where 1 - 2 / (e^2v + 1) has few digits.
+    """Return erf v or tanh v, accurate also near 0, where 1 - 2 / (e^2v + 1) loses digits.
 
-    There it is Lambert's continued fraction v / (1 + v^2 / (3 + v^2 / (5 + ...))), cut after 9:
-    a relative error under 1e-8 up to 0.7.
+    Near 0 tanh is Lambert's continued fraction v / (1 + v^2 / (3 + v^2 / (5 + ...))), cut after 9,
+    with a relative error under 1e-8 up to 0.7.
     """
     if erf:
         return tl.erf(v)
@@ -42,7 +42,7 @@ def value_of(v: tl.tensor, erf: tl.constexpr) -> Any:
 
 @triton.jit
 def slope_of(v: tl.tensor, value: tl.tensor, erf: tl.constexpr) -> Any:
-    """The derivative at v, where the function is ``value``."""
+    """Return the derivative at v, given the ``value`` of the function."""
     if erf:
         return 1.1283791670955126 * tl.exp(-v * v)  # 2 / sqrt(pi)
     return 1.0 - value * value
@@ -63,7 +63,7 @@ def forward_kernel(
     BLOCK_M: tl.constexpr,
     erf: tl.constexpr,
 ) -> None:
-    """y for one tile."""
+    """Store y for one tile."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     rows, row_mask = tile_rows(tl.program_id(0), num_rows, BLOCK_M)
     offsets = rows[:, None] * num_channels + cols[None, :]
@@ -92,7 +92,7 @@ def backward_kernel(
     BLOCK_M: tl.constexpr,
     erf: tl.constexpr,
 ) -> None:
-    """dx for every tile of this program, and its sums for weight, bias, slope and shift."""
+    """Store dx for every tile of this program, and its sums for weight, bias, slope and shift."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     slope = tl.load(slope_ptr)
     weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -124,7 +124,7 @@ def backward_kernel(
 
 def _is_erf(function: str) -> bool:
     if function not in FUNCTIONS:
-        raise ValueError(f"no function {function!r}; choose from {', '.join(FUNCTIONS)}")
+        raise ValueError(f"function is {function!r}; choose from {', '.join(FUNCTIONS)}")
     return function == "erf"
 
 
@@ -136,7 +136,7 @@ def pointwise_forward(
     weight: Tensor,
     bias: Tensor,
 ) -> Tensor:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.pointwise_forward`."""
     check(x)
     tiles = tiling(x.size(1), 0)
     y = torch.empty_like(x)
@@ -153,7 +153,7 @@ def pointwise_backward(
     shift: Tensor | None,
     weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.pointwise_backward`."""
     check(x, dy)
     tiles = tiling(x.size(1), 0)
     programs = num_programs(x, tiles)

@@ -41,7 +41,7 @@ def forward_kernel(
     released: tl.constexpr,
     has_phi: tl.constexpr,
 ) -> None:
-    """y, mean and rstd of RowRule for one tile."""
+    """Store y, mean and rstd of RowRule for one tile."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     rows, row_mask = tile_rows(tl.program_id(0), num_rows, BLOCK_M)
     group_offsets = rows * tl.num_programs(1) + tl.program_id(1)
@@ -90,7 +90,7 @@ def backward_kernel(
     through_mean: tl.constexpr,
     through_rstd: tl.constexpr,
 ) -> None:
-    """dx for every tile of this program, and the sums of dy z and of dy if there is a weight."""
+    """Store dx for every tile of this program; with a weight, also the sums of dy z and of dy."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     if weight_ptr is not None:
         weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -137,7 +137,7 @@ def _phi(rule: RowRule) -> tuple[float, float]:
 def row_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.row_forward`."""
     check(x)
     tiles = tiling(x.size(1), rule.groups)
     y = torch.empty_like(x)
@@ -163,7 +163,7 @@ def row_backward(
     weight: Tensor | None,
     rule: RowRule,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """See :class:`Ops`."""
+    """Compute :meth:`Ops.row_backward`."""
     check(x, dy)
     tiles = tiling(x.size(1), rule.groups)
     dx = torch.empty_like(x)

@@ -1,9 +1,9 @@
-"""How the passes in Triton cut an N x C tensor into tiles, and how they are launched.
+"""How the Triton passes divide an N x C tensor into tiles, and how they are launched.
 
-C is cut into groups of ``group_size`` channels, and N into tiles of ``BLOCK_M`` rows. A program
-works on one group, on every tile whose number is its own plus a multiple of the number of programs.
-It stores the partial sums over its rows, and torch adds those of all programs: no two programs
-write to one address, so that the same input gives the same bits on the same device.
+C is divided into groups of ``group_size`` channels, and N into tiles of ``BLOCK_M`` rows. A program
+processes one group, on every tile whose number is its own plus a multiple of the number of
+programs. It stores the partial sums over its rows, and torch adds those of all programs: no two
+programs write to one address, so that equal inputs give bit-equal results on the same device.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_CHANNELS = 8192
-OLDEST_CAPABILITY = (8, 0)  # what Triton supports, and the first with bfloat16
-TILE_NUMBERS = 2048  # of a tile, where a row is not longer than that
-GROUP_SIZE = 128  # where no row is summed: 256 bytes of half precision
-NUMBERS_A_WARP = 512  # 16 registers a thread for each tensor of the tile
-WARPS_AT_ONCE = 16  # that one multiprocessor has registers for, at 128 of them a thread
-INTERPRETED_MULTIPROCESSORS = 2  # for a tensor on the CPU, which only the interpreter takes
+OLDEST_CAPABILITY = (8, 0)  # that Triton supports; the first with bfloat16
+TILE_NUMBERS = 2048  # values per tile, unless a row is longer
+GROUP_SIZE = 128  # if rows are not summed: 256 bytes of half precision
+NUMBERS_A_WARP = 512  # 16 registers per thread for each tensor of the tile
+WARPS_AT_ONCE = 16  # per multiprocessor, limited by registers at 128 per thread
+INTERPRETED_MULTIPROCESSORS = 2  # for a tensor on the CPU, which only the interpreter accepts
 
 
 class Tiling(NamedTuple):
     """``num_groups`` of ``group_size`` channels, in tiles of ``block_m`` rows.
 
-    A tile has ``block_n`` lanes, the next power of two from ``group_size``.
+    A tile has ``block_n`` lanes, ``group_size`` rounded up to a power of two.
     """
 
     num_channels: int
@@ -45,13 +45,16 @@ class Tiling(NamedTuple):
 
 @functools.cache
 def tiling(num_channels: int, groups: int) -> Tiling:
-    """The tiling of passes that sum over ``groups`` groups of a row's channels; 0: over none.
+    """Return the tiling of passes that sum over ``groups`` groups of a row's channels.
+
+    Args:
+        groups: the number of groups; 0: rows are not summed.
 
     Raises:
         ValueError: the groups do not divide the channels.
     """
     if groups and num_channels % groups:
-        raise ValueError(f"{groups} groups do not divide {num_channels} channels; choose a divisor")
+        raise ValueError(f"groups is {groups}; it must divide the {num_channels} channels")
     group_size = num_channels // groups if groups else min(num_channels, GROUP_SIZE)
     block_n = triton.next_power_of_2(group_size)
     block_m = max(1, TILE_NUMBERS // block_n)
@@ -63,13 +66,13 @@ def tiling(num_channels: int, groups: int) -> Tiling:
 
 @functools.cache
 def is_served(device: torch.device) -> bool:
-    """Whether Triton's code runs on ``device``; a GPU that is too old is logged once."""
+    """Return whether Triton code runs on ``device``; a GPU that is too old is logged once."""
     if device.type != "cuda":
         return device.type == "cpu" and triton.knobs.runtime.interpret
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST_CAPABILITY:
         logger.warning(
-            "norms run in plain torch, which is slower: %s has compute capability %d.%d, and "
+            "norms run in plain torch, which is slower: %s has compute capability %d.%d, but "
             "Triton needs %d.%d",
             *(torch.cuda.get_device_name(device), *capability, *OLDEST_CAPABILITY),
         )
@@ -86,23 +89,23 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def num_tiles(x: Tensor, tiles: Tiling) -> int:
-    """The number of programs along N if each takes one tile; 1 for no rows."""
+    """Return the number of programs along N if each takes one tile; 1 for no rows."""
     return max(1, int(triton.cdiv(len(x), tiles.block_m)))
 
 
 def num_programs(x: Tensor, tiles: Tiling) -> int:
-    """The number of programs along N for a pass with partial sums: as many as run at once."""
+    """Return the number of programs along N that run at once, for a pass with partial sums."""
     at_once = _multiprocessors(x.device) * WARPS_AT_ONCE // tiles.num_warps
     return min(num_tiles(x, tiles), max(1, at_once // tiles.num_groups))
 
 
 def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
-    """Memory for the partial sums of all programs: (programs, kinds, C), float32."""
+    """Return memory for the partial sums of all programs: (programs, kinds, C), float32."""
     return x.new_empty((programs, kinds, x.size(1)), dtype=torch.float32)
 
 
 def add_partial_sums(sums: Tensor) -> Tensor:
-    """Add the partial sums of all programs; returns (kinds, C)."""
+    """Add the partial sums of all programs, and return (kinds, C)."""
     return sums[0] if len(sums) == 1 else sums.sum(0)
 
 
@@ -125,7 +128,7 @@ def launch(
 
 
 def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> None:
-    """Raise ValueError unless the tensors are as ``passes.py`` says: kernels see addresses only."""
+    """Raise ValueError unless the tensors are as ``passes.py`` says; kernels check nothing."""
     if x.dim() != 2 or not x.is_contiguous():
         raise ValueError(f"x must be N x C and contiguous, not {tuple(x.shape)}, {x.stride()}")
     if dy is not None and not (dy.shape == x.shape and dy.dtype == x.dtype and dy.is_contiguous()):
@@ -143,7 +146,7 @@ def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> N
 
 
 def as_bytes(valid: Tensor | None) -> Tensor | None:
-    """View the mask as bytes, 1 at real positions, as a kernel takes it."""
+    """Return the mask as bytes, 1 at real positions, as kernels expect it."""
     return None if valid is None else valid.view(torch.uint8)
 
 
@@ -154,7 +157,7 @@ def as_bytes(valid: Tensor | None) -> Tensor | None:
 def program_cols(
     num_channels: tl.constexpr, group_size: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> Any:  # (BLOCK_N,) each
-    """The channels of this program's group, and which of them there are."""
+    """Return the channels of this program's group, and which of them exist."""
     lane = tl.arange(0, BLOCK_N)
     cols = tl.program_id(1) * group_size + lane
     return cols, (lane < group_size) & (cols < num_channels)
@@ -164,14 +167,14 @@ def program_cols(
 def tile_rows(
     tile: tl.tensor, num_rows: tl.tensor, BLOCK_M: tl.constexpr
 ) -> Any:  # (BLOCK_M,) each
-    """The rows of a tile, in 64 bits for N C beyond 2^31, and which of them there are."""
+    """Return the rows of a tile, in 64 bits for N C beyond 2^31, and which of them exist."""
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     return rows.to(tl.int64), rows < num_rows
 
 
 @triton.jit
 def load_valid(valid_ptr: tl.tensor, rows: tl.tensor, row_mask: tl.tensor) -> Any:  # (BLOCK_M,)
-    """Which of the rows are in V."""
+    """Return which of the rows are in V."""
     valid = row_mask
     if valid_ptr is not None:
         valid = row_mask & (tl.load(valid_ptr + rows, mask=row_mask, other=0) != 0)

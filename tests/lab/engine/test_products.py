@@ -58,7 +58,7 @@ def test_a_training_that_lacks_something(spoil, message, checkpoints):
 
 
 def test_the_kind_of_checkpoint_counts(checkpoints):
-    with pytest.raises(CommandError, match="2 update checkpoints are asked for and 0 found"):
+    with pytest.raises(CommandError, match="2 update checkpoints are needed, but 0 are"):
         check_training(checkpoints, "--last-updates", "2")
     for updates in (13, 26):
         name = checkpoints / f"checkpoint_1_{updates}.pt"

@@ -192,8 +192,8 @@ def test_sentences_that_cannot_be_read(tmp_path):
     (without / "input0" / "dict.txt").unlink()
     for argv, message in (
         ([data, "--gen-subset", "dev"], "cannot make batches of the dev sentences in"),
-        ([tmp_path / "none"], "there is no folder .*none; give the one of the binarized data"),
-        ([unlabeled], "has no labels of the test sentences"),
+        ([tmp_path / "none"], "folder .*none does not exist; give the folder"),
+        ([unlabeled], "has no labels for the test sentences"),
         ([cut], "cannot read the batches of the data in .*cut"),
         ([without], "cannot build the model of .*dict.txt"),
         ([longer], "test sentences in .*dataset lengths must match"),

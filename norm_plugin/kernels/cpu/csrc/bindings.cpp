@@ -1,7 +1,7 @@
 // norm_plugin.kernels.cpu._native: the passes of kernels/passes.py over torch's tensors, on the CPU.
 //
-// The calls are included as text and compiled here, all at once: to read torch's headers takes most
-// of a build's time, and each file of its own would read them again.
+// The calls are included as text and compiled together: reading torch's headers takes most of the
+// build time, and separate files would read them again.
 #include <torch/extension.h>
 
 #include "batch_statistics.inc"
@@ -9,7 +9,7 @@
 #include "power_norm.inc"
 
 namespace {
-// Half precision, which a CPU computes in float32 anyway, comes here widened.
+// Half precision, which a CPU computes in float32 anyway, is converted before it gets here.
 bool takes(const Tensor &x) {
   return x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
 }

@@ -1,4 +1,4 @@
-// Only called where the machine has these instructions.
+// Called only if the machine has these instructions.
 #include <cstdint>
 
 #if defined(__x86_64__) && defined(__clang__)

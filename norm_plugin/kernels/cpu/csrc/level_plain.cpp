@@ -1,4 +1,4 @@
-// What every machine has that the compiler builds for.
+// For every machine that the compiler targets by default.
 #include <cstdint>
 #define NORM_PLUGIN_LEVEL plain
 #define NORM_PLUGIN_BYTES 16

@@ -1,21 +1,21 @@
-// A pass over memory of norm_plugin/kernels/passes.py, compiled once for each level of vector
+// A pass over memory of norm_plugin/kernels/passes.py, compiled once per level of vector
 // instructions. A family's file (rows.inc, columns.inc, pointwise.inc, dropout.inc) is compiled once
-// for each level, where NORM_PLUGIN_LEVEL is the level's name, and gives the passes then; and once
-// with torch, where it gives their calls. Nothing of torch is known at a level: a level must hold no
-// inline function of a library header, or the linker could put its instructions everywhere.
+// per level, where NORM_PLUGIN_LEVEL is the level's name, and then defines the passes; and once with
+// torch, where it defines their calls. A level includes nothing of torch: it must contain no inline
+// function of a library header, or the linker could use its instructions everywhere.
 #pragma once
 #include <cstdint>
 
 namespace norm_plugin {
 
-// Rows that one call works on at most. Sums over rows are taken block by block and the blocks
-// added in order, so that neither the number of threads nor their timing changes a bit.
+// The largest number of rows per call. Sums over rows are computed per block and the blocks added in
+// order, so that neither the number of threads nor their timing changes the result.
 constexpr int64_t kBlockRows = 128;
 }  // namespace norm_plugin
 
 // NORM_PLUGIN_PASS(name, Args, int64_t): the function template void name(const Args<T> &, int64_t
-// block) is a pass. It works on one block, rows [block * kBlockRows, ...), if nothing else is said.
-// At a level this makes it known as name_pass; with torch, name_pass<T>() is that of the chosen level.
+// block) is a pass. By default it processes one block, rows [block * kBlockRows, ...). At a level this
+// defines name_pass; with torch, name_pass<T>() is the pass of the chosen level.
 #ifdef NORM_PLUGIN_LEVEL
 #define NORM_PLUGIN_PASS(name, Args, ...)                                                      \
   namespace norm_plugin::NORM_PLUGIN_LEVEL {                                                   \

@@ -1,4 +1,4 @@
-// What every call needs: the level in use, tensors as checked pointers, blocks and their sums.
+// What every call needs: the level, tensors as checked pointers, blocks and their sums.
 #pragma once
 #include <ATen/Parallel.h>
 #include <torch/extension.h>
@@ -14,7 +14,7 @@ using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 using namespace norm_plugin;
 
-// Each call binds itself, by NORM_PLUGIN_CALL after its definition.
+// Each call registers its binding by NORM_PLUGIN_CALL after its definition.
 using Bind = void (*)(py::module &);
 std::vector<Bind> &bindings() {
   static std::vector<Bind> all;
@@ -82,7 +82,7 @@ int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows;
 // A second pass over the same tensors goes backwards: what the first one read last is in the cache.
 template <class Args>
 void each_block(void (*pass)(const Args &, int64_t), const Args &args, bool backwards = false) {
-  // torch's own bound on what a second thread is worth
+  // torch's own threshold for using a second thread
   const int64_t numbers = kBlockRows * args.channels;
   const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / numbers);
   at::parallel_for(0, block_count(args.rows), grain, [&](int64_t begin, int64_t end) {
@@ -95,7 +95,7 @@ Tensor empty_partial_sums(const Tensor &x, int64_t kinds) {
   return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
 }
 
-// The blocks' sums added in order: (kinds, C). They are few: a second thread would cost more.
+// Adds the blocks' sums in order: (kinds, C). They are few: a second thread would cost more.
 template <class T>
 Tensor add_partial_sums(const Tensor &sums) {
   Tensor all = at::zeros({sums.size(1), sums.size(2)}, sums.options());

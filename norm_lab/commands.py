@@ -1,7 +1,7 @@
 """The commands ``run``, ``sweep``, ``status``, ``tune``, ``study``, ``demo`` and ``job``.
 
-Until the options are read, only the standard library is imported, so that ``--help`` of the scripts
-works before the environment exists.
+Before the options are read, only the standard library is imported, so that ``--help`` of the
+scripts works before the environment exists.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from norm_lab.config.options import (
 from norm_lab.paths import PYTHON, ROOT
 
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
-DEMO_END = "Look at BLEU: a norm above 80 has learned the toy language. One seed ranks no norm."
+DEMO_END = "A norm with BLEU above 80 has learned the toy language. One seed does not rank norms."
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command ``run``."""
+    """Run the command ``run``."""
     name = next(iter(argv), "")
     request = request_of(parse(run_parser(name if description_file(name) else None), argv))
     from norm_lab.engine.composed import compose
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def job(argv: Sequence[str]) -> int:
-    """The command ``job``, which a grid calls for each of its runs."""
+    """Run the command ``job``, which a grid calls for each of its runs."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin job", description="Execute one run of a grid, from its file."
     )
@@ -56,25 +56,25 @@ def job(argv: Sequence[str]) -> int:
 
 
 def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
-    """The command ``sweep``."""
+    """Run the command ``sweep``."""
     request = request_of(parse(sweep_parser(verb), argv))
     from norm_lab.engine.composed import compose
     from norm_lab.engine.grid import run_grid
 
     if request.tuned:
-        from norm_lab.study.tune import compose_tuned  # it imports pandas
+        from norm_lab.study.tune import compose_tuned  # imports pandas
 
         return run_grid(request, compose_tuned(request))
     return run_grid(request, compose(request))
 
 
 def status(argv: Sequence[str]) -> int:
-    """The command ``status``: ``sweep --status``."""
+    """Run the command ``status``: ``sweep --status``."""
     return sweep(argv, "status")
 
 
 def tune(argv: Sequence[str]) -> int:
-    """The command ``tune``."""
+    """Run the command ``tune``."""
     request = request_of(parse(sweep_parser("tune"), argv))
     from norm_lab.study.tune import tune_study
 
@@ -82,7 +82,7 @@ def tune(argv: Sequence[str]) -> int:
 
 
 def demo(argv: Sequence[str]) -> int:
-    """The command ``demo``: a sweep on all cores, the table of its results, and their page."""
+    """Run the command ``demo``: a sweep on all cores, the table of its results, and their page."""
     request = request_of(parse(demo_parser(), argv))
     from norm_lab.engine.composed import compose
     from norm_lab.engine.grid import run_grid
@@ -106,23 +106,23 @@ def demo(argv: Sequence[str]) -> int:
 
 
 def _output_of(verb: str, *argv: str | Path) -> str:
-    """The output of a command of this package, run in a child process."""
+    """Return the output of a command of this package, run in a child process."""
     command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, argv)]
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return process.stdout
 
 
 def study(argv: Sequence[str]) -> int:
-    """The command ``study``: tune the arms, run each at its tuned values, and write the page.
+    """Run the command ``study``: tune the arms, run each at its tuned values, and write the page.
 
-    A study without a section ``tune`` is run as it is. The trials are in
-    WORK/studies/STUDY/tuning, the runs beside them, and the page is WORK/studies/STUDY/page, unless
-    --results and --out name other folders. The exit status is 1 unless all runs are done or
+    A study without a section ``tune`` is run without tuning. The trials are in
+    WORK/studies/STUDY/tuning, the runs next to them, and the page in WORK/studies/STUDY/page, if
+    --results and --out do not name other folders. The exit status is 1 unless all runs are done or
     diverged.
     """
     parser = sweep_parser("study")
-    parser.add_argument("--out", metavar="DIR", help="of the page")
-    parser.add_argument("--baseline", metavar="NORM", help="of the page, as for norm-plugin report")
+    parser.add_argument("--out", metavar="DIR", help="folder of the page")
+    parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
     request = request_of(args)
     from norm_lab.config.studies import read_study_file, study_path
@@ -143,7 +143,7 @@ def study(argv: Sequence[str]) -> int:
     code = run_grid(request, composed)
     if code or request.status or request.dry_run:
         return code
-    from norm_lab.report import page  # with torch, which need not wait for the runs
+    from norm_lab.report import page  # imports torch, for which the runs need not wait
 
     results = sorted({str(spec.result.parent) for spec in composed.runs})
     print(flush=True)

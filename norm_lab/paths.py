@@ -1,4 +1,4 @@
-"""The checkout that the lab works in, and the Python of its commands."""
+"""The checkout in which the lab works, and the Python of its commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ CONFIGS = ROOT / "configs"
 
 
 def python_path(*folders: Path) -> str:
-    """PYTHONPATH with ``folders`` prepended."""
+    """Return PYTHONPATH with ``folders`` prepended."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*map(str, folders), *([given] if given else [])])

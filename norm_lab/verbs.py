@@ -6,9 +6,9 @@ Only the standard library is imported here, so that ``--help`` works before the 
 from __future__ import annotations
 
 VERBS = {
-    "run": ("norm_lab.commands:run", "one run, from raw text to a score"),
-    "sweep": ("norm_lab.commands:sweep", "a grid of runs, several at once"),
-    "status": ("norm_lab.commands:status", "the state of the runs of a sweep"),
+    "run": ("norm_lab.commands:run", "execute one run, from raw text to a score"),
+    "sweep": ("norm_lab.commands:sweep", "execute a grid of runs, several in parallel"),
+    "status": ("norm_lab.commands:status", "print the state of the runs of a sweep"),
     "tune": ("norm_lab.commands:tune", "tune each arm of a study over a grid"),
     "study": ("norm_lab.commands:study", "tune, run and report a study"),
     "demo": (
@@ -17,7 +17,7 @@ VERBS = {
     ),
     "fairseq-flags": (
         "norm_lab.config.recipes",
-        "the hyperparameters of a recipe as flags of fairseq",
+        "print hyperparameters as flags of fairseq",
     ),
     "report": (
         "norm_lab.report.page",
@@ -25,18 +25,18 @@ VERBS = {
     ),
     "score-table": (
         "norm_lab.report.score_table",
-        "the results of an experiment as a Markdown table",
+        "print an experiment's results as a Markdown table",
     ),
     "records": (
         "norm_lab.report.records",
-        "the statistics of --norm-record, and the data of figures",
+        "print the statistics of --norm-record, and the data of figures",
     ),
     "spectrum": (
         "norm_lab.report.spectrum",
-        "the singular values of the embeddings of checkpoints",
+        "compute the singular values of the embeddings of checkpoints",
     ),
     "theory": ("norm_lab.theory.command", "measure the claims of the papers"),
-    "score": ("norm_lab.metrics.bleu", "BLEU of the output of fairseq-generate"),
+    "score": ("norm_lab.metrics.bleu", "compute BLEU of the output of fairseq-generate"),
     "result": (
         "norm_lab.results.result:result_command",
         "write the result of a finished training",
@@ -45,11 +45,11 @@ VERBS = {
         "norm_lab.results.publishing:publish_command",
         "store the results of an experiment as one table of runs",
     ),
-    # called by programs only, and not in the help
+    # called by programs only, and not listed in the help
     "stages": ("norm_lab.engine.stage_process", ""),  # several stages of a run in one process
     "compose": ("norm_lab.config.compose", ""),  # the runs of a command line, as JSON
     "job": ("norm_lab.commands:job", ""),  # one run of a sweep
-    "worker": ("norm_lab.engine.cpu_worker", ""),  # of a training on CPUs, started by srun
+    "worker": ("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun
 }
 RENAMED = {"flags": "fairseq-flags", "table": "score-table"}
 """New names of verbs, by their old ones, which are accepted too."""

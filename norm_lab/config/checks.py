@@ -1,4 +1,4 @@
-"""Checks of the flags of a training, before any file is written.
+"""Check the flags of a training before any file is written.
 
 fairseq's parser reads them, and each norm of the model is built once.
 """
@@ -24,7 +24,7 @@ RUN_OPTIONS = {
     "common.user_dir": "--user-dir DIR",
     "checkpoint.save_dir": "--work DIR",
 }
-"""Settings that do not concern the training alone, and the option of the run that sets them."""
+"""Settings that affect more than the training, and the option of the run that sets them."""
 
 
 def check_extra_flags(flags: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ def check_extra_flags(flags: Sequence[str]) -> None:
 
 
 def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> None:
-    """Raise CommandError if a training makes fewer checkpoints than are averaged."""
+    """Raise CommandError if a training saves fewer checkpoints than are averaged."""
     if not averaging:
         return
     names = ("max_epoch", "max_update", "save_interval_updates")
@@ -53,7 +53,7 @@ def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> Non
         end, length, checkpoints = "--max-update", updates, updates // max(interval, 1)
     if length > 0 and checkpoints < int(count):
         raise CommandError(
-            f"{end} {length} makes {checkpoints} checkpoints and {count} are averaged: train "
+            f"{end} {length} saves {checkpoints} checkpoints, but {count} are averaged: train "
             f"longer, or keep fewer by {kind.replace('last', 'keep')}"
         )
 
@@ -63,15 +63,15 @@ def check_training(flags: tuple[str, ...]) -> None:
     """Parse the flags of ``fairseq-train`` and build each norm of the model, without data.
 
     Raises:
-        CommandError: an unknown flag or choice, a value of the wrong type, an option that no chosen
-            norm has or that its norm refuses, flags that contradict each other.
+        CommandError: a flag or choice is unknown, a value has the wrong type, no chosen norm has an
+            option or the norm refuses its value, or flags contradict each other.
     """
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # of what it imports
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # hide messages about its imports
     parser = options.get_training_parser()
     parser.error = _refuse
     try:
@@ -82,7 +82,7 @@ def check_training(flags: tuple[str, ...]) -> None:
         raise CommandError(" ".join(str(error).split())) from error
     if args.lr_scheduler == "inverse_sqrt" and not args.warmup_updates:
         raise CommandError(
-            "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up "
+            "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up, "
             "give --warmup-init-lr the value of --lr, or choose --lr-scheduler fixed"
         )
 
@@ -100,6 +100,6 @@ def _check_norms(args: Any) -> None:
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormModel):
-        return  # fairseq's or the user's model
+        return  # a model of fairseq or of the user
     for choice in settle(args, model.sides).sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))

@@ -1,4 +1,4 @@
-"""Composes the runs of a command line, in a child process of ``run`` and ``sweep``.
+"""Compose the runs of a command line, in a child process of ``run`` and ``sweep``.
 
     python -m norm_plugin compose JSON
 
@@ -70,7 +70,7 @@ MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the 
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; prints one line of JSON."""
+    """Run the command; prints one line of JSON."""
     if list(argv) in (["-h"], ["--help"]):
         print(f"usage: norm-plugin compose JSON\n\n{__doc__}")
         return 0
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 def compose_runs(request: Request) -> Composed:
     """Compose the runs of a request. Identical runs are merged.
 
-    Every run is checked; CommandError names the first wrong one.
+    Every run is checked; CommandError names the first invalid one.
     """
     launcher = [override for override in request.overrides if override.startswith("hydra.")]
     own = [override for override in request.overrides if override not in launcher]
@@ -90,7 +90,7 @@ def compose_runs(request: Request) -> Composed:
     grid = request.runs or _runs_of_study(study, own)
     if len(grid) > 1 and not request.grid:
         raise CommandError(
-            f"{request.experiment} {' '.join(own)}: these are several runs; use norm-plugin sweep"
+            f"{request.experiment} {' '.join(own)} is more than one run; use norm-plugin sweep"
         )
     runs: dict[Path, tuple[RunSpec, Sequence[str]]] = {}
     for overrides in grid:
@@ -99,8 +99,8 @@ def compose_runs(request: Request) -> Composed:
         if first.training != spec.training:
             raise CommandError(
                 f"{study.experiment} {' '.join(overrides)}: its result would be {spec.result}, "
-                f"which is that of {' '.join(of_first)}; give the two runs different names by "
-                "norm=X, seed=N or a setting that differs from the recipe"
+                f"which is also that of {' '.join(of_first)}; give the two runs different names by "
+                "norm=X, seed=N or a setting that differs from the experiment's"
             )
     specs = tuple(spec for spec, _ in runs.values())
     if request.runs is None:
@@ -118,13 +118,13 @@ def compose_runs(request: Request) -> Composed:
 
 
 def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
-    """The overrides of each run of a study: all combinations of values, for each arm."""
+    """Return the overrides of each run of a study: all combinations of values, for each arm."""
     arms = [[*study.overrides, *own, *arm] for arm in study.arms]
     return _by_first_key([overrides for arm in arms for overrides in split(arm)])
 
 
 def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
-    """:func:`compose_run`, whose errors name the run if there may be several."""
+    """Call :func:`compose_run`; errors name the run if there may be several."""
     try:
         return compose_run(request, name, overrides)
     except CommandError as error:
@@ -134,7 +134,7 @@ def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> Run
 
 
 def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
-    """The seeds of each arm, by its label and by that without the settings that all arms share."""
+    """Return the seeds of each arm, by its full label and by its label without shared settings."""
     common = common_settings({spec.label: spec.changed_settings for spec in specs}.values())
     seeds: dict[str, set[int]] = {}
     for spec in specs:
@@ -144,15 +144,15 @@ def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
 
 
 def find_study(name: str) -> StudyFile:
-    """The study with this name or path; an experiment is a study of one arm."""
+    """Return the study with this name or path; an experiment is a study with one arm."""
     path = study_path(name)
     if name in experiment_names():
         return StudyFile(path, name)
     if not path.is_file():
         names = [*experiment_names(), *sorted(file.stem for file in STUDIES.glob("*.yaml"))]
         raise CommandError(
-            f"no experiment or study {name}: there is no such file; choose from "
-            f"{', '.join(names)}, or give the path of a file NAME.yaml"
+            f"there is no experiment or study {name}; choose from {', '.join(names)}, or give "
+            "the path of a file NAME.yaml"
         )
     if settings_in(read_yaml(path)) is not None:
         return StudyFile(path, str(path))  # the YAML file of an experiment
@@ -160,16 +160,16 @@ def find_study(name: str) -> StudyFile:
 
 
 def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
-    """The runs in the order of the values of the first override.
+    """Return the runs in the order of the values of the first override.
 
-    With ``seed=1,2,3`` first, a sweep that is stopped early has complete seeds.
+    If ``seed=1,2,3`` comes first, a sweep that is stopped early has complete seeds.
     """
     firsts = list(dict.fromkeys(run[0] for run in runs if run))
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """Return the GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named and count else list(map(str, range(count)))
@@ -184,8 +184,8 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         overrides: the overrides of this run, each with one value.
 
     Raises:
-        CommandError: an unknown experiment, preset, override or flag, a wrong value, an option that
-            no chosen norm has, or a batch that the GPUs cannot share.
+        CommandError: the experiment, preset, an override or a flag is unknown, a value is wrong, no
+            chosen norm has an option, or the GPUs cannot share the batch.
     """
     choices, overrides = split_choices(overrides)
     experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
@@ -194,7 +194,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     subword = _subword(experiment, choices)
     work = request.work or ROOT / "work"
     if ":" in str(work):
-        raise CommandError(f"--work is {work}; fairseq splits paths at a colon, so choose another")
+        raise CommandError(f"--work is {work}, but fairseq splits paths at a colon; choose another")
     pretrained = _pretrained(request.pretrained, experiment)
     user_dir = request.user_dir
     import_user_dir(user_dir)
@@ -222,7 +222,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     averaging = averaging_flags(recipe, request.extra_flags) if metric.checkpoint == AVERAGE else []
     evaluation = metric.flags(subword, metric.recipe_flags(recipe, request.extra_flags))
     check_extra_flags(request.extra_flags)
-    # before fairseq parses them, which evaluates some
+    # before fairseq parses the flags, some of which it evaluates
     check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
     check_number_averaged(training, averaging)
     plugin = user_dir or ROOT / "norm_plugin"
@@ -262,7 +262,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
 
 
 def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The values of CHOICES by name, and the other overrides with the full names of their keys."""
+    """Return the values of CHOICES by name, and the other overrides with full names of keys."""
     choices: dict[str, str] = {}
     others = []
     for override in parse_overrides(overrides):
@@ -279,19 +279,19 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def read_seed(text: str) -> int:
-    """A seed as a number; CommandError if it is none."""
+    """Return a seed as a number; raise CommandError if it is not a valid one."""
     if not SEED.fullmatch(text) or int(text) > MAX_SEED:
-        raise CommandError(f"seed is {text}; it must be a whole number from 0 to {MAX_SEED}")
+        raise CommandError(f"seed is {text}; it must be an integer from 0 to {MAX_SEED}")
     return int(text)
 
 
 def _subword(experiment: Experiment, choices: dict[str, str]) -> str:
-    """The subword method; empty for the default, the first of SUBWORDS."""
+    """Return the subword method; empty for the default, which is the first of SUBWORDS."""
     subword = choices.get("subword", SUBWORDS[0])
     if subword not in SUBWORDS:
         raise CommandError(f"subword is {subword}; choose {' or '.join(SUBWORDS)}")
     if experiment.words and "subword" in choices:
-        raise CommandError(f"{experiment.name} has no subword units; leave subword out")
+        raise CommandError(f"{experiment.name} has no subword units; drop subword=")
     return "" if subword == SUBWORDS[0] else subword
 
 
@@ -300,22 +300,22 @@ def _pretrained(checkpoint: Path | None, experiment: Experiment) -> Path | None:
         return None
     if experiment.metric != "accuracy":
         raise CommandError(
-            f"--pretrained is for classification, and {experiment.name} is another task; "
-            "leave it out"
+            f"--pretrained is for classification, but {experiment.name} is another task; drop it"
         )
     for file in (checkpoint, checkpoint.with_name("dict.txt")):
         if not file.is_file():
             raise CommandError(
                 f"--pretrained needs {file}, which does not exist; give a checkpoint of "
-                "norm_masked_lm, and copy the dict.txt of its data beside it"
+                "norm_masked_lm, and copy the dict.txt of its data to its folder"
             )
     return checkpoint
 
 
 def _workers_label(request: Request, on_cpu: bool) -> str:
-    """The suffix of the label of a run on several workers: ``-8gpus``, ``-2workers-batch``.
+    """Return the label's suffix for several workers: ``-8gpus``, ``-2workers-batch``.
 
-    It is a run of its own: each worker has its own batch statistics, and the batch may differ.
+    Such a run is a separate one: each worker has its own batch statistics, and the batch may
+    differ.
     """
     if request.gpus in (AUTO, "1"):
         return ""
@@ -326,12 +326,12 @@ def _workers_label(request: Request, on_cpu: bool) -> str:
 def _hyperparameters(
     experiment: Experiment, norm: str, smoke: bool, overrides: Sequence[str]
 ) -> tuple[Recipe, Recipe]:
-    """The hyperparameters of the recipe without and with the overrides."""
+    """Return the hyperparameters of the experiment without and with the overrides."""
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if smoke else []
     base = read_recipe(str(experiment.config), groups)
-    # A recipe may lack the options of the norm, and a user's own norm has no file in configs/norm/.
+    # The file may lack the options of the norm, and a user's own norm has no file in configs/norm/.
     # With a plus, hydra adds a new key.
     added = [
         f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each

@@ -1,4 +1,4 @@
-"""The prepared corpus of a run: its folder, and the command that makes it."""
+"""The prepared corpus of a run: its folder, and the command that prepares it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from norm_lab.config.options import absolute_path
 
 @cache  # the runs of a sweep share the file, which may be large
 def digest(path: Path) -> str:
-    """The first digits of the SHA-256 of a file, which identify a pre-trained model."""
+    """Return the first digits of a file's SHA-256, which identify a pre-trained model."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
 
@@ -26,7 +26,7 @@ def prepared_data(
     raw: Path | None,
     pretrained: Path | None,
 ) -> tuple[Path, tuple[str, ...]]:
-    """The folder of the prepared corpus, and the command that prepares it."""
+    """Return the folder of the prepared corpus, and the command that prepares it."""
     name, options = experiment.data_name, []
     if raw is not None:
         options += ["--raw", str(raw)]
@@ -47,7 +47,7 @@ def prepared_data(
 
 
 def raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
-    """The folder of the raw corpus; None to download it."""
+    """Return the folder of the raw corpus; None to download it."""
     if given is not None:
         return given
     corpora = os.environ.get("NORM_DATA_DIR")

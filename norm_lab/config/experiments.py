@@ -35,12 +35,12 @@ from norm_plugin.io.command_line import CommandError
 
 KEY = "experiment"
 Settings = dict[str, Any]
-"""The content of KEY."""
+"""The content of the section KEY."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: the keys of its YAML file, see above, and ``config``, the file itself."""
+    """The keys of an experiment's YAML file, see above, and ``config``, the path of the file."""
 
     name: str
     config: Path
@@ -75,20 +75,21 @@ class Experiment:
 
 
 def experiment_names() -> list[str]:
-    """The names of all experiments in ``configs/``."""
+    """Return the names of all experiments in ``configs/``."""
     return sorted({settings["name"] for settings in _files().values()})
 
 
 def experiment_metrics() -> dict[str, str]:
-    """The metric of each experiment in ``configs/``, by the name of its file."""
+    """Return the metric of each experiment in ``configs/``, by the name of its file."""
     return {path.stem: settings["metric"] for path, settings in _files().items()}
 
 
 def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
-    """An experiment by its name or the path of its YAML file, with a preset and a recipe.
+    """Return an experiment by its name or the path of its YAML file, with a preset and a recipe.
 
-    Raises CommandError for an unknown experiment or preset, and for a wrong key. The recipe is
-    checked when the hyperparameters are composed; here it changes what ``recipes`` says of it.
+    Raises:
+        CommandError: the experiment or preset is unknown, or a key is wrong. The recipe is checked
+            later, when the hyperparameters are composed; here it selects a part of ``recipes``.
     """
     if name.endswith(".yaml"):
         files = _users_file(Path(os.path.abspath(name)))
@@ -96,8 +97,8 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
         files = {path: settings for path, settings in _files().items() if settings["name"] == name}
     if not files:
         raise CommandError(
-            f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
-            "of a file NAME.yaml"
+            f"there is no experiment {name}; choose from {', '.join(experiment_names())}, or give "
+            "the path of a file NAME.yaml"
         )
     presets: dict[str | None, Experiment] = {}
     for path, settings in files.items():
@@ -116,7 +117,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
 
 
 def _experiment(path: Path, settings: Settings) -> Experiment:
-    """An experiment from the settings of its file."""
+    """Return an experiment from the settings of its file."""
     settings = {
         key: settings[key] for key in settings if key not in ("preset", "presets", "default")
     }
@@ -125,43 +126,44 @@ def _experiment(path: Path, settings: Settings) -> Experiment:
         wrong |= set(changed) - {each.name for each in fields(Experiment)}
     if wrong or not {"corpus", "metric"} <= set(settings):
         raise CommandError(
-            f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
+            f"{path}: {KEY} needs corpus and metric, and must not have the key {', '.join(wrong)}"
         )
     return Experiment(config=path, **settings)
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:
-    """The settings of a user's own YAML file.
+    """Return the settings of a user's own YAML file.
 
-    Raises CommandError if ``configs/`` or ``data-prep/`` has a file of the same name.
+    Raises:
+        CommandError: ``configs/`` or ``data-prep/`` has a file of the same name.
     """
     settings = _settings(path)
     for own, folder in ((path, "configs"), (path.parent / settings.get("corpus", ""), "data-prep")):
         other = CONFIGS.parent / folder / own.name
         if own.suffix and other.is_file() and not other.samefile(own):
             raise CommandError(
-                f"{own} has the name of a file of {folder}/, and its data and results would be "
-                "mixed with those of that one; rename it"
+                f"{own} has the name of a file of {folder}/, so that their data and results would "
+                "be mixed; rename it"
             )
     return {path: settings}
 
 
 @cache
 def _files() -> dict[Path, Settings]:
-    """The YAML files of experiments in ``configs/``, and their settings."""
+    """Return the YAML files of experiments in ``configs/``, and their settings."""
     files = {path: _settings(path) for path in sorted(CONFIGS.glob("*.yaml"))}
     return {path: settings for path, settings in files.items() if "corpus" in settings}
 
 
 def _settings(path: Path) -> Settings:
     if not path.is_file():
-        raise CommandError(f"no experiment {path}: there is no such file")
+        raise CommandError(f"the experiment file {path} does not exist")
     settings = settings_in(OmegaConf.to_container(OmegaConf.load(path)))
     return {"name": path.stem, **(settings or {})}
 
 
 def settings_in(content: Any) -> Settings | None:
-    """The settings under ``experiment`` in the content of a YAML file; None if it has none."""
+    """Return the settings under ``experiment`` in a YAML file's content, or None."""
     for key in ("hydra", "runtime", "choices", KEY):
         content = content.get(key) if isinstance(content, dict) else None
     return content if isinstance(content, dict) else None

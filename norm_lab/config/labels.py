@@ -1,6 +1,6 @@
 """The name of a run: ``powernorm``, ``powernorm-layer-scale-groups-0``, ``adanorm-kaiming``.
 
-It is the norm and what differs from the recipe, in a form for file names.
+It is the norm and the settings that differ from the experiment's, in a form for file names.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from norm_lab.metrics.flags import Differences
 
 BY_VALUE = ("placement", "init", "variant", "-name")
-"""Settings that a label shows by their value alone; ``-name`` is the short form of ``_name``."""
-MAX_LABEL_LENGTH = 120  # a file name may have 255 characters, and the label is only a part of it
+"""Settings that a label shows by their value only; ``-name`` is the short form of ``_name``."""
+MAX_LABEL_LENGTH = 120  # a file name may have 255 characters, and the label is part of it
 UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def run_label(norm: str, settings: Mapping[str, Any]) -> str:
-    """A label for file names: the norm and the settings.
+    """Return a label for file names: the norm and the settings.
 
     If characters are replaced or the label is cut, a hash keeps labels distinct.
     """
@@ -32,7 +32,7 @@ def run_label(norm: str, settings: Mapping[str, Any]) -> str:
 
 
 def common_settings(settings: Iterable[Mapping[str, Any]]) -> Differences:
-    """The settings that several arms share; none for a single arm."""
+    """Return the settings that several arms share; none for a single arm."""
     arms = list(settings)
     missing = object()
     return {
@@ -43,28 +43,28 @@ def common_settings(settings: Iterable[Mapping[str, Any]]) -> Differences:
 
 
 def short_label(label: str, settings: Mapping[str, Any], left_out: Iterable[str]) -> str:
-    """``label`` of a run with ``settings``, without the settings in ``left_out``."""
+    """Return the ``label`` of a run with ``settings``, without the settings in ``left_out``."""
     for key in left_out:
         label = label.replace(f"-{_file_safe(_part(key, settings[key]))}", "", 1)
     return label
 
 
 def norm_of_label(label: str, settings: Mapping[str, Any]) -> str:
-    """The norm at the start of the label of a run with ``settings``."""
+    """Return the norm at the start of the label of a run with ``settings``."""
     parts = _parts(settings)
     return label.partition(f"-{_file_safe(parts[0])}")[0] if parts else label
 
 
 def _parts(settings: Mapping[str, Any]) -> list[str]:
-    """The parts of a label; settings that are shown by their value alone come first."""
+    """Return the parts of a label; settings that are shown by their value alone come first."""
     keys = sorted(settings, key=lambda key: (_short_key(key) not in BY_VALUE, key))
     return [_part(key, settings[key]) for key in keys]
 
 
 def _part(key: str, value: Any) -> str:
-    """One setting: ``released``, ``alpha-fwd-0.95``, ``fp16``, ``no-share-all-embeddings``."""
+    """Return one setting as text: ``released``, ``alpha-fwd-0.95``, ``fp16``."""
     name = _short_key(key)
-    if value is None:  # the recipe has another value, and the run the norm's default
+    if value is None:  # the experiment sets a value, and the run has the norm's default
         return f"default-{name}"
     if isinstance(value, str) and name in BY_VALUE:
         return value
@@ -80,5 +80,5 @@ def _short_key(key: str) -> str:
 
 
 def _file_safe(part: str) -> str:
-    """A part of a label without the characters that file names should not have."""
+    """Return a part of a label without the characters that file names should not have."""
     return UNUSUAL.sub("-", part).strip("-")

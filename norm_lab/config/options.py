@@ -42,13 +42,13 @@ Trains and scores a small Transformer on a toy corpus with layernorm, adanorm, p
 about three minutes on two cores.
 """
 OVERRIDES = {
-    "--norm-type": ("norm", "the norm (default: layernorm); `norm-plugin list`"),
-    "--seed": ("seed", "the seed of weights, batches and random splits (default: 1)"),
+    "--norm-type": ("norm", "the norm (default: layernorm); see `norm-plugin list`"),
+    "--seed": ("seed", "seed of weights, batches and random splits (default: 1)"),
     "--recipe": (
         "recipe",
-        "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
-        "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus; on IWSLT14 "
-        "powernorm_released too, of PowerNorm's released script",
+        "the paper whose hyperparameters are used: adanorm (Xu et al. 2019), powernorm (Shen et "
+        "al. 2020) or xiong (Xiong et al. 2020), if it has results on the corpus; on IWSLT14 also "
+        "powernorm_released, of PowerNorm's released script",
     ),
     "--preset": (
         "preset",
@@ -62,21 +62,21 @@ UNKNOWN = "unrecognized arguments: "  # as argparse prints it
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised."""
+    """A parser that raises its errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise CommandError; for an unknown flag, it says where those of fairseq-train belong."""
+        """Raise CommandError; for an unknown flag, say where flags of fairseq-train belong."""
         if message.startswith(UNKNOWN):
             flags = message.removeprefix(UNKNOWN)
-            message += f"; flags of fairseq-train stand at the end, as in -- {flags}"
+            message += f"; put flags of fairseq-train at the end, as in -- {flags}"
         raise CommandError(f"{message}; see --help")
 
 
 def run_parser(name: str | None = None) -> Parser:
-    """The options of ``run``; the help describes the experiment ``name`` if it is given."""
+    """Return the parser of ``run``; the help describes the experiment ``name`` if given."""
     parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
-    parser.add_argument("experiment", help="such as multi30k; or the path of your own YAML file")
+    parser.add_argument("experiment", help="its name, as multi30k, or the path of a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     _add_one_run(parser)
     return parser
@@ -92,7 +92,7 @@ GRIDS = {
 
 
 def sweep_parser(verb: str = "sweep") -> Parser:
-    """The options of ``sweep``, ``status``, ``tune`` and ``study``."""
+    """Return the parser of ``sweep``, ``status``, ``tune`` and ``study``."""
     parser = _parser(verb, GRIDS.get(verb, GRIDS["sweep"]))
     parser.epilog = SWEEP_END
     parser.set_defaults(grid=True, status=verb == "status", tuned=False)
@@ -101,13 +101,13 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
     parser.add_argument(
-        "--jobs", type=at_least(1), metavar="N", help="runs at once (default: one per GPU, or one)"
+        "--jobs", type=at_least(1), metavar="N", help="parallel runs (default: one per GPU, or one)"
     )
     parser.add_argument(
         "--threads",
         type=at_least(1),
         metavar="N",
-        help="threads of each run (default: the cores divided by the jobs)",
+        help="threads per run (default: the cores divided by the jobs)",
     )
     parser.add_argument(
         "--launcher",
@@ -119,13 +119,13 @@ def sweep_parser(verb: str = "sweep") -> Parser:
         parser.add_argument(
             "--tuned",
             action="store_true",
-            help="use the values that `norm-plugin tune` has chosen for each arm of a study",
+            help="use the values that `norm-plugin tune` has selected for each arm of a study",
         )
     return parser
 
 
 def demo_parser() -> Parser:
-    """The options of ``demo``."""
+    """Return the parser of ``demo``."""
     parser = _parser("demo", DEMO)
     parser.set_defaults(grid=True, experiment="toy")
     _add_one_run(parser)
@@ -135,7 +135,8 @@ def demo_parser() -> Parser:
 def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse options and overrides in any order; flags after ``--`` become ``extra_flags``.
 
-    Raises CommandError for a wrong command line.
+    Raises:
+        CommandError: the command line is wrong.
     """
     end = list(argv).index("--") if "--" in argv else len(argv)
     args = parser.parse_intermixed_args(list(argv[:end]))
@@ -149,7 +150,7 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace) -> Request:
-    """The options of :func:`parse` as a request, with absolute paths."""
+    """Return the options of :func:`parse` as a request, with absolute paths."""
     from norm_lab.config.request import Request
 
     names = [field.name for field in fields(Request) if field.name in args]
@@ -162,12 +163,12 @@ def request_of(args: argparse.Namespace) -> Request:
 
 
 def absolute_path(path: str) -> Path:
-    """An absolute path, without resolving links."""
+    """Return an absolute path, without resolving links."""
     return Path(os.getcwd(), path)
 
 
 def description_file(name: str) -> Path | None:
-    """The YAML file of an experiment, found without a YAML parser; None for an unknown name."""
+    """Return the YAML file of an experiment, found without a YAML parser, or None."""
     if name.endswith(".yaml"):
         return Path(name) if Path(name).is_file() else None
     files = sorted(CONFIGS.glob("*.yaml"))
@@ -179,17 +180,17 @@ def description_file(name: str) -> Path | None:
 
 
 def describe(name: str) -> str:
-    """The comment at the head of an experiment's YAML file."""
+    """Return the comment at the top of an experiment's YAML file."""
     path = description_file(name)
     if path is None:
-        raise CommandError(f"no experiment {name}")
+        raise CommandError(f"there is no experiment {name}")
     lines = path.read_text(encoding="utf-8").splitlines()
     head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
     return "\n".join(line[1:].removeprefix(" ") for line in head)
 
 
 def _parser(verb: str, description: str) -> Parser:
-    """A parser with the options that all commands share, and defaults for the others."""
+    """Return a parser with the options that all commands share, and defaults for the others."""
     experiment = "" if verb == "demo" else " EXPERIMENT"
     parser = Parser(
         prog=f"norm-plugin {verb}",
@@ -213,7 +214,7 @@ def _parser(verb: str, description: str) -> Parser:
             "--pretrained",
             "FILE",
             "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
-            "data must lie beside it",
+            "data must be in the same folder",
         ),
         (
             "--work",
@@ -232,11 +233,11 @@ def _parser(verb: str, description: str) -> Parser:
         ("--bf16", "train in bfloat16 (on a GPU)"),
         (
             "--fold-norms",
-            "evaluate with the norms folded into the linear maps after them, where possible",
+            "evaluate with the norms folded into the linear maps that follow, where possible",
         ),
         ("--smoke", "test all stages with a tiny model and 60 updates"),
         ("--tensorboard", "write curves to <run>/tensorboard"),
-        ("--retry", "train again a run that has diverged with these settings"),
+        ("--retry", "repeat the training of a run that has diverged with these settings"),
         ("--dry-run", "print the commands without running them"),
     ):
         group.add_argument(flag, action="store_true", help=text)
@@ -253,7 +254,7 @@ def _add_one_run(parser: Parser) -> None:
         "--gpus",
         metavar="N",
         help="GPUs to train on (default: one, or the CPU if there is none); the batch size per "
-        "update remains that of the recipe, so N must divide it",
+        "update does not change, so N must divide it",
     )
     group.add_argument(
         "--change-batch", action="store_true", help="multiply the batch size by the number of GPUs"

@@ -1,4 +1,4 @@
-"""Recipes: the hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
+"""The hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
 
 ``fairseq-hydra-train`` reads these files itself. For ``fairseq-train`` and ``fairseq-generate``,
 ``norm-plugin fairseq-flags`` prints the flags, one per line:
@@ -52,7 +52,7 @@ HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
+    """Return the configuration of ``fairseq-hydra-train --config-name name overrides``.
 
     ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
 
@@ -60,26 +60,24 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         name: the name of a file of ``configs/``, or a path that ends in ``.yaml``.
 
     Raises:
-        CommandError: an unknown recipe or norm, or an override that hydra refuses.
+        CommandError: the file or norm is unknown, or hydra refuses an override.
     """
     path = Path(name).absolute() if name.endswith(".yaml") else CONFIGS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-        raise CommandError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
+        raise CommandError(f"there is no {name} in {CONFIGS}; choose from {known or 'none'}")
     own_norm, for_hydra = None, []
     for override in overrides:
         group, _, choice = override.partition("=")
         if group == "placement" and choice in PLACEMENTS:
-            for_hydra.append(
-                f"++model.norm_placement={choice}"
-            )  # some recipes leave it to the model
+            for_hydra.append(f"++model.norm_placement={choice}")  # some files leave it to the model
         elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
             for_hydra.append(override)
         elif choice in NORM_TYPES:
             own_norm = choice
         else:
             raise CommandError(
-                f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or name by "
+                f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or give with "
                 "--user-dir the folder that registers it"
             )
     recipe = copy.deepcopy(_compose(path, tuple(for_hydra)))
@@ -90,23 +88,23 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 @lru_cache(maxsize=1000)
 def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
-    """Compose a configuration by hydra; cached, as this takes 0.1 s and a sweep repeats it."""
+    """Compose a configuration by hydra; cached, because it takes 0.1 s and a sweep repeats it."""
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq lowers the root level
     try:
-        # a file elsewhere also finds the groups of configs/
+        # a file elsewhere can also use the groups of configs/
         groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
         with initialize_config_dir(str(path.parent), version_base="1.1"):
             composed = compose(path.stem, [*groups, *overrides])
         recipe: Any = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        # the message of hydra ends with its search path, which is always our own folder
+        # hydra's message ends with its search path, which is always our own folder
         reason = " ".join(str(error).partition("Config search path")[0].split())
-        raise CommandError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
+        raise CommandError(f"{' '.join([path.stem, *overrides])}: {reason}") from error
     return {str(group): values for group, values in recipe.items()}
 
 
 def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
-    """Raise CommandError for a flag of a recipe whose value would run as code.
+    """Raise CommandError for a flag whose value would run as code.
 
     Args:
         user_dir: the ``--user-dir`` that the user has given.
@@ -120,9 +118,9 @@ def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
 
 
 def differences(recipe: Recipe, base: Recipe) -> Differences:
-    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names.
+    """Return the settings of ``recipe`` that differ from those of ``base``, by dotted name.
 
-    A setting that only ``base`` has is None; it is left out if the two name different components
+    A setting that only ``base`` has is None. It is omitted if the two name different components
     for the group, since these have different settings.
     """
     settings = {
@@ -145,11 +143,11 @@ def differences(recipe: Recipe, base: Recipe) -> Differences:
 
 
 def without_defaults(recipe: Recipe, norm: str) -> Recipe:
-    """``recipe`` with None for each option of its norm that has its default value.
+    """Return ``recipe`` with None for each option of its norm that has its default value.
 
-    So ``norm_variant=paper`` and no ``norm_variant`` are the same run.
+    So a run with ``norm_variant=paper`` equals one without ``norm_variant``.
     """
-    from norm_plugin.models.flags import CHOICES  # it imports fairseq
+    from norm_plugin.models.flags import CHOICES  # imports fairseq
 
     model = dict(recipe["model"])
     for option in norm_spec(norm).options:
@@ -171,9 +169,9 @@ def for_workers(
     change_batch: bool = False,
     srun: bool = False,
 ) -> Recipe:
-    """A copy of ``recipe`` for a number of GPUs, or for the CPU, with the same batch size.
+    """Return a copy of ``recipe`` for a number of GPUs, or the CPU, with the same batch size.
 
-    The batch size per update of a recipe is ``max_tokens`` (or ``batch_size`` in sentences) times
+    The batch size per update is ``max_tokens`` (or ``batch_size`` in sentences) times
     ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
 
     Args:
@@ -184,8 +182,8 @@ def for_workers(
         srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
 
     Raises:
-        CommandError: fewer GPUs than asked for, half precision on the CPU, or a batch that cannot
-            be divided.
+        CommandError: there are fewer GPUs than requested, half precision is requested on the CPU,
+            or the batch cannot be divided.
     """
     present = torch.cuda.device_count()
     recipe = copy.deepcopy(recipe)
@@ -197,18 +195,18 @@ def for_workers(
         half = [key for key in HALF if common.get(key) or flag_of(key) in extra_flags]
         if half and not (elsewhere and gpus == AUTO):
             raise CommandError(
-                f"{half[0]} needs a GPU, and this run is on the CPU; leave it out, or give "
+                f"{half[0]} needs a GPU, but this run is on the CPU; drop it, or give "
                 f"common.{half[0]}=false"
             )
     if on_cpu and gpus == AUTO:
         return recipe
     if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
-        raise CommandError(f"--gpus is {gpus!r}; it must be a number from 1, or {AUTO}")
+        raise CommandError(f"--gpus is {gpus!r}; it must be an integer of 1 or more, or {AUTO}")
     count = 1 if gpus == AUTO else int(gpus)
     if on_cpu and not srun:
-        raise CommandError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
+        raise CommandError(f"--gpus is {gpus}, but this experiment is for the CPU; drop --gpus")
     if not on_cpu and count > present and not elsewhere:
-        raise CommandError(f"--gpus {count}, but this machine has {present}")
+        raise CommandError(f"--gpus is {count}, but this machine has {present}")
     recipe["distributed_training"] = {
         **recipe.get("distributed_training", {}),
         **(ON_CPU if on_cpu else {}),
@@ -233,14 +231,14 @@ def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
         flag = flag_of(unit)
         hint = "" if uneven or share > of_recipe else f" (-- {flag} {share})"
         raise CommandError(
-            f"{count} GPUs of {flag} {size} cannot share the recipe's batch of {of_recipe} x "
-            f"{freq}: take another number of GPUs, another {flag}{hint}, or --change-batch"
+            f"{count} GPUs of {flag} {size} cannot share the batch of {of_recipe} x {freq}: choose "
+            f"another number of GPUs, another {flag}{hint}, or --change-batch"
         )
     optimization["update_freq"] = [parts]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``fairseq-flags``: print the flags of a recipe."""
+    """Run the command ``fairseq-flags``: print hyperparameters as flags of fairseq."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin fairseq-flags",
         description=__doc__,
@@ -259,7 +257,7 @@ def main(argv: Sequence[str]) -> int:
             action="store_const",
             const=function,
             dest="flags_of",
-            help=f"the flags of {command}",
+            help=f"print the flags of {command}",
         )
     parser.add_argument(
         "--user-dir",

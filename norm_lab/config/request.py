@@ -1,7 +1,7 @@
-"""What a command line asks for, and the runs that are composed for it.
+"""The request that a command line makes, and the runs that are composed for it.
 
-The process that supervises runs makes a :class:`Request` of its options. A child process composes
-it (``compose.py``), and answers with :class:`Composed`. Both are JSON on the way.
+The process that supervises runs converts its options to a :class:`Request`. A child process
+composes it (``compose.py``), and returns :class:`Composed`. Both are exchanged as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from norm_lab.config.spec import RunSpec, as_tuples, from_json, to_json
 
 LOCAL, SLURM = "local", "submitit_slurm"
 AUTO = "auto"
-"""The value of ``gpus`` for one GPU, or the CPU if there is none."""
+"""The value of ``gpus`` for one GPU, or for the CPU if there is none."""
 
 
 @dataclass(frozen=True)
@@ -26,28 +26,28 @@ class Request:
 
     Attributes:
         experiment: the name of an experiment or a study, or the path of a YAML file.
-        overrides: in hydra's syntax, for every run.
-        runs: the overrides of each run, in order; None for those of the experiment or the study.
+        overrides: overrides for every run, in hydra's syntax.
+        runs: the overrides of each run, in order; None: those of the experiment or the study.
         extra_flags: flags of ``fairseq-train``, which come last.
         grid: whether there may be several runs.
         user_dir: the user's own ``--user-dir``.
         raw: the folder of the raw corpus.
-        pretrained: the checkpoint that is fine-tuned.
-        work: the folder for data and checkpoints; None for that of the checkout.
-        results: the folder of the results; None for that in ``work``.
+        pretrained: the checkpoint to fine-tune.
+        work: the folder for data and checkpoints; None: that of the checkout.
+        results: the folder of the results; None: that in ``work``.
         fold_norms: evaluate with folded norms.
         smoke: test all stages with a tiny model.
         tensorboard: write curves for TensorBoard.
         gpus: a number, or AUTO.
         change_batch: multiply the batch size by the number of GPUs.
         srun: train by srun, in a Slurm job.
-        retry: train again a run that has diverged.
+        retry: repeat the training of a run that has diverged.
         dry_run: print the commands without running them.
-        status: print the status of the runs only.
+        status: only print the status of the runs.
         tuned: use the tuned values of each arm.
         launcher: LOCAL or SLURM.
-        jobs: the number of runs at once; None for one per GPU, or one.
-        threads: of each run; None to divide the cores.
+        jobs: the number of parallel runs; None: one per GPU, or one.
+        threads: threads per run; None: the cores divided by the jobs.
     """
 
     experiment: str
@@ -76,16 +76,16 @@ class Request:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the runs need not be possible on this machine, whose GPUs do not matter then."""
+        """Whether the runs are not for this machine, so that its GPUs do not matter."""
         return self.dry_run or self.status or self.srun or self.launcher != LOCAL
 
     def to_json(self) -> dict[str, Any]:
-        """The request in types that JSON has."""
+        """Return the request in types that JSON has."""
         return to_json(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Request:
-        """The inverse of :meth:`to_json`."""
+        """Return the request from the result of :meth:`to_json`."""
         return from_json(cls, content)
 
 
@@ -94,8 +94,8 @@ class Composed:
     """The runs of a request.
 
     Attributes:
-        runs: the specs.
-        overrides: those of each run.
+        runs: the specs of the runs.
+        overrides: the overrides of each run.
         experiment: the experiment of all runs.
         launcher: overrides of the launcher of jobs, such as ``hydra.launcher.partition=gpu``.
         gpus: the GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
@@ -108,11 +108,11 @@ class Composed:
     gpus: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The runs in types that JSON has."""
+        """Return the runs in types that JSON has."""
         return {**vars(self), "runs": [spec.to_json() for spec in self.runs]}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Composed:
-        """The inverse of :meth:`to_json`."""
+        """Return the runs from the result of :meth:`to_json`."""
         values = {key: as_tuples(value) for key, value in content.items()}
         return cls(**{**values, "runs": tuple(map(RunSpec.from_json, content["runs"]))})

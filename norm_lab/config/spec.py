@@ -1,4 +1,4 @@
-"""RunSpec, the complete specification of a run, and the folders and names that follow from it.
+"""RunSpec, the complete specification of a run, and the folders and names derived from it.
 
 A spec is composed in a short child process, which imports hydra, fairseq and torch. The process
 that supervises runs imports only the standard library.
@@ -15,7 +15,7 @@ from norm_lab.metrics.base import AVERAGE
 
 T = TypeVar("T")
 RENAMED = {"differs": "changed_settings", "identity": "keyed_flags"}
-"""New names of fields, by those that files of jobs had."""
+"""New names of fields, by their old names in files of jobs."""
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""
 
@@ -26,8 +26,8 @@ class RunSpec:
 
     Attributes:
         experiment: the folder of its results, such as ``multi30k_cpu``.
-        label: the norm and what differs from the recipe, such as ``powernorm-released``.
-        changed_settings: the settings that differ from the recipe.
+        label: the norm and the settings that differ from the experiment's: ``powernorm-released``.
+        changed_settings: the settings that differ from the experiment's.
         metric: the name of its metric, a file of ``norm_lab/metrics/``.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         evaluation: the stage that evaluates the test set, its command, and the flags that affect
@@ -37,13 +37,13 @@ class RunSpec:
         digits: decimal places of a score.
         training: the flags of ``fairseq-train``.
         keyed_flags: the flags in the key of the training: the same, but with the experiment's
-            flags of logging, so that a change of logging does not make another run.
+            flags of logging, so that changing the logging does not make another run.
         averaging: the flags of ``norm-plugin average``.
         preparation: the command of data preparation.
         data: the folder of the prepared corpus.
         user_dir: the user's own ``--user-dir``.
         sources: the digests of the files of the user dir that the training depends on.
-        pretrained: the checkpoint that is fine-tuned.
+        pretrained: the checkpoint to fine-tune.
         fold: evaluate with folded norms.
         srun: train by srun, in a Slurm job.
     """
@@ -87,12 +87,12 @@ class RunSpec:
         return self.folder / "stages"
 
     def log_of(self, stage: str) -> Path:
-        """The file with the full output of a stage."""
+        """Return the file with the full output of a stage."""
         return self.folder / "logs" / f"{stage}.log"
 
     @property
     def evaluated(self) -> Path:
-        """The checkpoint that is evaluated."""
+        """The checkpoint to evaluate."""
         if self.checkpoint == AVERAGE:
             return self.folder / "averaged.pt"
         return self.checkpoints / "checkpoint_best.pt"
@@ -113,38 +113,39 @@ class RunSpec:
 
     @property
     def failure(self) -> Path:
-        """The file that records a failure, in ``failed/`` beside the result."""
+        """The file that records a failure, in ``failed/`` in the folder of the result."""
         return self.result.parent / "failed" / self.result.name
 
     @property
     def name(self) -> str:
-        """The name that is shown: ``multi30k_cpu powernorm, seed 1``."""
+        """The name for messages: ``multi30k_cpu powernorm, seed 1``."""
         return f"{self.experiment} {self.label}{self.folded_suffix}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
-        """The spec in types that JSON has."""
+        """Return the spec in types that JSON has."""
         return to_json(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
-        """The inverse of :meth:`to_json`."""
+        """Return the spec from the result of :meth:`to_json`."""
         return from_json(cls, content)
 
 
 def result_name(norm: str, seed: int) -> str:
-    """The file name of a result: ``powernorm-seed1.json``."""
+    """Return the file name of a result: ``powernorm-seed1.json``."""
     return f"{norm}-seed{seed}.json"
 
 
 def to_json(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass in types that JSON has."""
+    """Return the fields of a dataclass in types that JSON has."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(record).items()}
 
 
 def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
-    """The inverse of :func:`to_json`: lists are tuples, and fields of type Path are paths.
+    """Return a dataclass from the result of :func:`to_json`.
 
-    Fields may have the old names of ``RENAMED``.
+    Lists become tuples, and fields of type Path paths. Fields may have the old names of
+    ``RENAMED``.
     """
     paths = {field.name for field in fields(kind) if "Path" in str(field.type)}  # type: ignore[arg-type]
     values = {
@@ -156,10 +157,10 @@ def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
 
 
 def as_tuples(value: Any) -> Any:
-    """A value that was read from JSON, with tuples for its lists."""
+    """Return a value that was read from JSON, with tuples for its lists."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def changed_sources(before: Sources, now: Sources) -> list[str]:
-    """The files that differ, or that only one of the two mappings has."""
+    """Return the files that differ, or that only one of the two mappings has."""
     return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))

@@ -2,7 +2,7 @@
 
     experiment: sst5
     overrides: ["seed=11,12,13"]         # for every arm
-    arms: [["norm=layernorm,adanorm"]]   # one list for each arm; all combinations of values are run
+    arms: [["norm=layernorm,adanorm"]]   # one list per arm; all combinations of values are run
     declared: before the runs            # or: after the runs
     primary:                             # the family of Holm's correction
       - {arm: adanorm, baseline: layernorm, outcome: score}
@@ -15,10 +15,10 @@
       seeds: [101, 102]                  # must differ from those of the runs
       bound: [0.0001, 0.01]              # limits of the extended grid of the first key
 
-An arm has the name of the files of its results, ``layernorm-kaiming``; settings that all arms share
-may be left out. Each side of a comparison may be the difference of two arms, ``adanorm minus
-layernorm``, to compare two differences, such as those of two depths. The process that supervises
-runs imports this, so it must not import torch.
+An arm is named like the files of its results, ``layernorm-kaiming``; settings that all arms share
+may be omitted. Each side of a comparison may be the difference of two arms, ``adanorm minus
+layernorm``, to compare two differences, such as those at two depths. The process that supervises
+runs imports this module, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCORE, LOSSES = "score", ("valid_loss", "train_loss")
 SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
 BEFORE, AFTER = "before the runs", "after the runs"
 MINUS = " minus "
-"""Between the two arms of a difference."""
+"""The separator of the two arms of a difference."""
 T = TypeVar("T")
 
 
@@ -58,7 +58,7 @@ class PrimaryComparison:
     """A comparison that a study declares.
 
     Attributes:
-        arm: the difference is ``arm`` minus ``baseline``; each an arm, or a difference of two.
+        arm: the difference is ``arm`` minus ``baseline``; each is an arm, or a difference of two.
         outcome: ``score``, ``valid_loss``, ``train_loss``, or another kind of score of the metric.
         test: superiority, or equivalence within the margin.
         margin: the margin of a test of equivalence, with its unit: ``0.5 BLEU``.
@@ -88,7 +88,7 @@ class Tuning:
         grid: two or more values of each key.
         seeds: the seeds of the trials.
         bound: the smallest and the largest value to which the grid of the first key may be
-            extended; None for a few values at each end.
+            extended; None: by a few values at each end.
     """
 
     grid: Mapping[str, tuple[float, ...]]
@@ -137,12 +137,12 @@ class StudyFile:
 
 
 def study_path(name: str) -> Path:
-    """The file of a study, by its name or its path."""
+    """Return the file of a study, given its name or its path."""
     return Path(os.path.abspath(name)) if name.endswith(".yaml") else STUDIES / f"{name}.yaml"
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; CommandError if it cannot be read."""
+    """Return the content of a YAML file; raise CommandError if it cannot be read."""
     try:
         return OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
@@ -150,19 +150,19 @@ def read_yaml(path: Path) -> Any:
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:
-    """All combinations of the values of overrides, which are in hydra's syntax."""
+    """Return all combinations of the values of overrides in hydra's syntax."""
     return [list(run) for run in product(*map(_values, parse_overrides(overrides)))]
 
 
 def _values(override: Override) -> list[str]:
-    """An override with several values as one override for each value."""
+    """Return an override with several values as one override per value."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Overrides parsed by hydra; CommandError for a syntax error."""
+    """Parse overrides by hydra; raise CommandError for a syntax error."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -214,7 +214,7 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def _list(value: Any) -> list[Any]:
-    """A list unchanged; anything else as a list of one element."""
+    """Return a list unchanged; anything else as a list of one element."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -223,7 +223,7 @@ def _is_list_of_strings(value: Any) -> bool:
 
 
 def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
-    """The comparisons in ``primary``."""
+    """Return the comparisons in ``primary``."""
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for number, content in enumerate(_list(study.primary), start=1):
         where = f"{study.path}: primary comparison {number}"
@@ -236,7 +236,7 @@ def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
             )
         if bool(each.margin) != (each.test == EQUIVALENCE):
             raise CommandError(
-                f"{where}: a margin, such as 0.5 BLEU, goes with test: {EQUIVALENCE} and only there"
+                f"{where}: test: {EQUIVALENCE} needs a margin, as 0.5 BLEU; other tests have none"
             )
         if comparisons.setdefault((each.arm, each.baseline, each.outcome), each) is not each:
             raise CommandError(
@@ -252,7 +252,7 @@ def _tuning(content: Any, where: str) -> Tuning:
         raise CommandError(f"{where}: grid must have one or two keys, each with its values")
     for key, values in grid.items():
         if not isinstance(values, list) or len(set(values)) < 2:
-            raise CommandError(f"{where}: the grid of {key} has one value; give two or more")
+            raise CommandError(f"{where}: the grid of {key} has only one value; give two or more")
     bound: Any = tuning.bound
     if bound is not None and not (isinstance(bound, list) and len(bound) == 2):
         raise CommandError(f"{where}: bound is {bound}; it must be [LEAST, GREATEST]")
@@ -264,7 +264,7 @@ def _tuning(content: Any, where: str) -> Tuning:
 
 
 def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (), **given: Any) -> T:
-    """A dataclass from a mapping of its fields; CommandError for a missing or unknown key."""
+    """Return a dataclass from a mapping of its fields; CommandError if a key is wrong."""
     names = {field.name: field for field in fields(kind) if field.name not in without}  # type: ignore[arg-type]
     needed = {n for n, f in names.items() if f.default is MISSING and f.default_factory is MISSING}
     if not isinstance(content, dict) or not needed <= set(content) <= set(names):
@@ -277,12 +277,12 @@ def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (),
 
 
 def terms(side: str) -> list[str]:
-    """The arms on a side of a comparison: one, or the two of a difference."""
+    """Return the arms on a side of a comparison: one, or the two of a difference."""
     return side.split(MINUS)
 
 
 def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
-    """The value of an arm by its name; CommandError for an unknown arm."""
+    """Return the value of an arm by its name; CommandError for an unknown arm."""
     if name not in arms:
         raise CommandError(f"{where} names the arm {name}; choose from {', '.join(sorted(arms))}")
     return arms[name]
@@ -296,9 +296,9 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
         seeds: the seeds of each arm, by its name in ``primary``.
 
     Raises:
-        CommandError: an unknown arm, a paired comparison of arms without common seeds, an outcome
-            that the metric does not have, a margin with a wrong unit, or a tuning seed that is also
-            a seed of the runs.
+        CommandError: an arm is unknown, the arms of a paired comparison have no seed in common,
+            the metric does not have the outcome, a margin has a wrong unit, or a tuning seed is
+            also a seed of the runs.
     """
     for each in study.primary:
         ours, theirs = (
@@ -308,7 +308,7 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
         where = f"{study.path}: {each.arm} minus {each.baseline}"
         if each.paired and not ours & theirs:
             raise CommandError(
-                f"{where} is paired, and the arms have no seed in common; give both the same "
+                f"{where} is paired, but the arms have no seed in common; give both the same "
                 "seeds, or declare paired: false"
             )
         unit = outcome_unit(each.outcome, metric, where)
@@ -318,13 +318,13 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
         common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
         if common:
             raise CommandError(
-                f"{study.path}: the tuning seed {common[0]} is a seed of the study's runs too; "
-                "choose others"
+                f"{study.path}: the tuning seed {common[0]} is also a seed of the study's runs; "
+                "choose another"
             )
 
 
 def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
-    """The unit of an outcome; CommandError if the metric does not have it."""
+    """Return the unit of an outcome; CommandError if the metric does not have it."""
     if outcome in (*LOSSES, *metric.losses):
         return metric.loss_unit
     if outcome == SCORE or outcome in metric.columns:
@@ -341,7 +341,7 @@ def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
 
 
 def _check_margin(margin: str, unit: str, where: str) -> None:
-    """Check a margin. For the unit ``bits per sentence``, ``0.02 bits`` is enough."""
+    """Check a margin. For the unit ``bits per sentence``, ``0.02 bits`` is accepted too."""
     number, _, given = str(margin).partition(" ")
     try:
         valid = float(number) > 0 and given in (unit, unit.split()[0])

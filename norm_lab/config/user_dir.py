@@ -1,4 +1,4 @@
-"""The files of a user dir that a run depends on; if these change, it is another run.
+"""The files of a user dir that a run depends on; if they change, it is another run.
 
 Other files of the folder, such as that of a second norm, may change. A run depends on
 
@@ -27,7 +27,7 @@ DIGITS = 16  # of a SHA-256, in hexadecimal
 
 
 def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
-    """The digests of the files of ``user_dir`` that a training with ``flags`` depends on."""
+    """Return the digests of the files of ``user_dir`` that a training with ``flags`` depends on."""
     if user_dir is None or user_dir.name == norm_plugin.__name__:
         return {}
     folder = Path(os.path.abspath(user_dir))
@@ -50,14 +50,14 @@ def _digest(path: Path) -> str:
 
 
 def _defining(names: Iterable[str], folder: Path) -> set[Path]:
-    """The files in ``folder`` that define a component registered under one of ``names``."""
+    """Return the files in ``folder`` that define a component registered under one of ``names``."""
     modules = (sys.modules.get(each.__module__) for each in _components(names))
     paths = {Path(name) for module in modules if (name := getattr(module, "__file__", None))}
     return {path for path in paths if path.is_relative_to(folder)}
 
 
 def _components(names: Iterable[str]) -> Iterator[Any]:
-    """The classes and functions that are registered under one of ``names``."""
+    """Yield the classes and functions that are registered under one of ``names``."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -79,7 +79,7 @@ def _imported_files(folder: Path) -> list[Path]:
 
 
 def _has_side_effects(path: Path) -> bool:
-    """Whether importing a file does more than import others and define names."""
+    """Return whether importing a file does more than import others and define names."""
     defines = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AnnAssign)
     for statement in ast.parse(path.read_bytes()).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -102,7 +102,7 @@ def _string_constants(tree: ast.Module) -> set[str]:
 
 
 def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The files in ``folder`` that the file ``path`` imports, also inside functions."""
+    """Yield the files in ``folder`` that the file ``path`` imports, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -119,7 +119,7 @@ def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
 
 
 def _module_file(name: str, folder: Path) -> Path | None:
-    """The file of a module of the user dir, by its full name; None for any other module."""
+    """Return the file of a module of the user dir, given its full name, or None."""
     stem = folder.parent.joinpath(*name.split("."))
     if not stem.is_relative_to(folder):
         return None

@@ -1,1 +1,1 @@
-"""Runs the stages of runs, here or on Slurm, and records their state."""
+"""Run the stages of runs, here or on Slurm, and record their state."""

@@ -1,4 +1,4 @@
-"""Composes the runs of a request, in a child process, which imports hydra, fairseq and torch."""
+"""Compose the runs of a request in a child process, which imports hydra, fairseq and torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from norm_plugin.io.command_line import CommandError
 
 
 def compose(request: Request) -> Composed:
-    """The runs of a request, checked; CommandError for the first wrong one."""
+    """Return the checked runs of a request; raise CommandError for the first invalid one."""
     process = subprocess.run(
         [*PYTHON, "-m", "norm_plugin", "compose", json.dumps(request.to_json())],
         env={

@@ -2,7 +2,7 @@
 
     srun python -m norm_plugin worker FLAGS_OF_FAIRSEQ_TRAIN
 
-fairseq's own start-up under Slurm fails on a node without GPUs. This one reads the rank of the
+fairseq's own start-up under Slurm fails on a node without GPUs. This module reads the rank of the
 worker and the address of the first node from Slurm. The flags must include --distributed-port.
 """
 
@@ -19,7 +19,7 @@ RANK, ADDRESS = "SLURM_PROCID", "SLURM_LAUNCH_NODE_IPADDR"
 
 
 def worker_flags(flags: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The flags of ``fairseq-train`` for this worker; CommandError outside srun."""
+    """Return the flags of ``fairseq-train`` for this worker; CommandError outside srun."""
     if RANK not in environment or ADDRESS not in environment:
         raise CommandError(f"{RANK} or {ADDRESS} is not set; start the workers by srun")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     sys.argv[1:] = worker_flags(argv, os.environ)
     from fairseq_cli.train import cli_main
 
-    # --user-dir norm_plugin registers nothing: this package has been imported already
+    # --user-dir norm_plugin registers nothing, because this package is already imported
     import norm_plugin.models  # noqa: F401
 
     cli_main()

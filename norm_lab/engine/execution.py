@@ -1,4 +1,4 @@
-"""Runs the stages of a run; finished stages are skipped, and a training is resumed.
+"""Run the stages of a run: skip finished ones, and resume a training.
 
 The process that supervises imports neither torch nor fairseq. It starts one process for the
 training, and another one that averages the checkpoints, evaluates and scores.
@@ -62,7 +62,7 @@ def execute(
 
     Args:
         environment: the environment of the commands.
-        retry: train again if the same training has diverged before.
+        retry: repeat a training that has diverged before.
 
     Raises:
         CommandError: another process executes the run, a folder cannot be written, or its
@@ -88,7 +88,7 @@ def execute(
             raise
         finally:
             display.close()
-        spec.failure.unlink(missing_ok=True)  # the run has a result now
+        spec.failure.unlink(missing_ok=True)  # the run now has a result
 
 
 class Execution:
@@ -145,19 +145,20 @@ class Execution:
         stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether a stage is finished with the same command and inputs, and its product exists."""
+        """Return whether a stage is finished with its command and inputs, and has its product."""
         if self.stamps.read(stage.name) != stage.key:
             return False
         has_product = has_content(stage.product)
-        but = "" if has_product else f", but {stage.product} is gone"
+        but = "" if has_product else f", but {stage.product} is missing"
         self.display.say(f"{self.spec.name}: {stage.name} was done before{but}")
         return has_product
 
     def check_begun(self, train: Stage) -> None:
-        """Check that checkpoints to resume from are those of this training.
+        """Check that the checkpoints to resume from are those of this training.
 
-        Raises CommandError for those of other settings or data, RunFailedError for a training that
-        has diverged.
+        Raises:
+            CommandError: they are of other settings or data.
+            RunFailedError: the training has diverged.
         """
         begun = self.stamps.begun("train")
         if begun is not None and begun != train.key:
@@ -174,7 +175,7 @@ class Execution:
             raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)
 
     def train(self, stage: Stage) -> None:
-        """Train. The checkpoints are checked later, in the process that averages them."""
+        """Train; the process that averages the checkpoints checks them later."""
         meter = TrainingMeter(self.spec.training)
         self.begin("train", meter)
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
@@ -182,7 +183,7 @@ class Execution:
             self.command("train", repair, Meter())
         launch = SRUN if self.spec.srun else ()
         memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
-        if memory and not self.spec.srun:  # otherwise it is the memory of srun itself
+        if memory and not self.spec.srun:  # with srun it would be the memory of srun itself
             self.stamps.measured("train", memory)
         if not has_content(stage.product):
             hint = "; does torch see the GPUs in srun?" if self.spec.srun else ""
@@ -226,7 +227,7 @@ class Execution:
             raise explain(current.name, failed, log) from failed
 
     def step(self, stage: Stage) -> dict[str, object]:
-        """A stage as an argument of the command ``stages``, see :func:`main`."""
+        """Return a stage as an argument of the command ``stages``, see :func:`main`."""
         log = self.spec.log_of(stage.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         return {
@@ -255,7 +256,7 @@ class Execution:
         self, command: Sequence[str], log: Path, read: Callable[[str], None], tee: bool = True
     ) -> int:
         """Run a command with the environment and the lock of this run."""
-        # by default, Weights & Biases names a run after its checkpoint folder and writes to the cwd
+        # otherwise Weights & Biases names a run after its checkpoint folder and writes to the cwd
         wandb = {"WANDB_NAME": self.spec.name, "WANDB_DIR": str(self.spec.folder)}
         return run_process(
             command,
@@ -310,7 +311,7 @@ class Execution:
         write_status(self.spec.folder, replace(status, seconds=seconds))
 
     def meter(self, stage: Stage) -> Meter:
-        """The meter of a stage after the training."""
+        """Return the meter of a stage after the training."""
         if stage.output is None or self.spec.item is None:
             return Meter()
         texts = [path for path in self.spec.data.glob("tok/test.*") if path.is_file()]
@@ -323,15 +324,15 @@ def _size(path: Path) -> int:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make a writable folder; CommandError names the option that changes it."""
+    """Create a writable folder; CommandError names the option that changes it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(
-            f"cannot make {folder}: {error.strerror}; choose another {option}"
+            f"cannot create {folder}: {error.strerror}; choose another {option}"
         ) from error
     if not os.access(folder, os.W_OK):
-        raise CommandError(f"{folder} cannot be written; choose another {option}")
+        raise CommandError(f"{folder} is not writable; choose another {option}")
 
 
 def remove_leftovers(spec: RunSpec) -> None:

@@ -1,4 +1,4 @@
-"""Why a run has no result, and the record of it."""
+"""Why a run has no result, and the record of its failure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunFailedError(CommandError):
 
 
 def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError:
-    """The error of a stage, with the reason that the last lines of its output give."""
+    """Return the error of a stage, with the reason found in the last lines of its output."""
     reason = divergence(failed.tail)
     if reason is not None:
         return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
@@ -58,7 +58,7 @@ def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError
 
 
 def divergence(lines: Sequence[str]) -> str | None:
-    """Why a training diverged, from its output; None if the output does not say that it did."""
+    """Return why a training diverged, according to its output, or None."""
     for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
         for match in filter(None, map(pattern.search, lines)):
             reason = match["reason"].strip()
@@ -69,7 +69,7 @@ def divergence(lines: Sequence[str]) -> str | None:
 def write_failure(spec: RunSpec, status: Status) -> None:
     """Record a run without a result: its settings, status and losses so far."""
     log = spec.log_of("train")
-    # that of the failure itself: a training that has diverged is not repeated, but recorded again
+    # the key of the failure itself: a diverged training is not repeated, but recorded again
     ended = Path(status.log).stat().st_mtime if Path(status.log).is_file() else time.time()
     record = {
         "experiment": spec.experiment,

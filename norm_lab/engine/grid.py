@@ -1,4 +1,4 @@
-"""A grid of runs, several at once; it can be stopped and started again at any time."""
+"""A grid of runs, several in parallel; it can be stopped and restarted at any time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from norm_lab.engine.state import DIVERGED, DONE, state_of
 
 
 def run_grid(request: Request, composed: Composed) -> int:
-    """Run the unfinished runs of a grid; the exit status is 1 unless all are done or diverged."""
+    """Run the unfinished runs of a grid; return 0 if all are done or diverged, else 1."""
     specs = composed.runs
     jobs = count_jobs(request, composed)
     if request.status:

@@ -29,15 +29,15 @@ class Job:
     """One run of a grid.
 
     Attributes:
-        request: the request of this run alone.
-        spec: the run; None to compose it where the job runs.
+        request: the request of this run only.
+        spec: the run; None: compose it where the job runs.
     """
 
     request: Request
     spec: RunSpec | None
 
     def write(self, path: Path) -> None:
-        """Write the file of ``norm-plugin job``."""
+        """Write the file for ``norm-plugin job``."""
         spec = None if self.spec is None else self.spec.to_json()
         content = {"request": self.request.to_json(), "spec": spec}
         path.write_text(json.dumps(content), encoding="utf-8")
@@ -63,11 +63,11 @@ def write_jobs(
     """Write the files of some of the runs of a grid.
 
     Args:
-        elsewhere: a job composes its run on its node, since that may have a GPU when this machine
+        elsewhere: a job composes its run on its node, which may have a GPU even if this machine
             has none.
     """
     folder, files = job_folder(request, composed), []
-    end = "-elsewhere" if elsewhere else ""  # it may still wait when the grid is started here
+    end = "-elsewhere" if elsewhere else ""  # such a job may still wait when the grid starts here
     for number in numbers:
         of_run = replace(
             request,
@@ -83,7 +83,7 @@ def write_jobs(
 
 
 def job_folder(request: Request, composed: Composed) -> Path:
-    """The folder of the files of jobs; each grid has its own, as older jobs may still wait."""
+    """Return the folder of the files of jobs, one per grid, since older jobs may still wait."""
     text = json.dumps([spec.to_json() for spec in composed.runs])
     name = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = composed.runs[0].work / "sweeps" / Path(request.experiment).stem / name
@@ -92,7 +92,7 @@ def job_folder(request: Request, composed: Composed) -> Path:
 
 
 def run_job(job: Path, environment: Mapping[str, str]) -> int:
-    """Execute a job, with a log beside its file; it ends when this process ends."""
+    """Execute a job, with a log next to its file; it ends when this process ends."""
     with open(job.with_suffix(".log"), "a", encoding="utf-8") as log:
         return subprocess.run(
             [*DIE_WITH_PARENT, *PYTHON, "-m", "norm_plugin", "job", str(job)],
@@ -109,26 +109,26 @@ def run_job(job: Path, environment: Mapping[str, str]) -> int:
 
 
 def count_jobs(request: Request, composed: Composed) -> int:
-    """The number of runs at once; CommandError if it exceeds the number of GPUs."""
+    """Return the number of parallel runs; CommandError if it exceeds the number of GPUs."""
     if request.launcher != LOCAL:
         return len(composed.runs)
     gpus = gpus_of(composed)
     jobs = request.jobs or max(len(gpus), 1)
     if gpus and jobs > len(gpus):
         raise CommandError(
-            f"--jobs {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
+            f"--jobs is {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
         )
     return jobs
 
 
 def gpus_of(composed: Composed) -> Sequence[str]:
-    """The GPUs to distribute, one for each run; none if all runs are on the CPU."""
+    """Return the GPUs to distribute, one per run; none if all runs are on the CPU."""
     on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
     return composed.gpus if on_gpus else ()
 
 
 def run_here(request: Request, composed: Composed, numbers: Sequence[int], count: int) -> None:
-    """Execute some of the runs, ``count`` at once; a failure does not stop the others."""
+    """Execute some of the runs, ``count`` in parallel; a failure does not stop the others."""
     threads = str(request.threads or max(len(os.sched_getaffinity(0)) // count, 1))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()
     gpus = gpus_of(composed)

@@ -1,4 +1,4 @@
-"""The state of a grid of runs: a line for each run, and a summary with the time that is left."""
+"""The state of a grid of runs: one line per run, and a summary with the remaining time."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) ->
 
 
 def state_since(began: float, spec: RunSpec) -> Status:
-    """The status of a run of this sweep: waiting if it failed or diverged before ``began``."""
+    """Return the status of a run; waiting if it failed or diverged before ``began``."""
     status = state_of(spec)
     again = status.state in (FAILED, DIVERGED) and status.updated < began
     return Status(WAITING) if again else status
 
 
 def overview(specs: Sequence[RunSpec], jobs: int) -> str:
-    """The status of each run, one a line, and the summary."""
+    """Return the status of each run, one per line, and the summary."""
     states = [state_of(spec) for spec in specs]
     names = [f"{spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
@@ -88,7 +88,7 @@ def _line(status: Status) -> str:
 
 
 def summary(states: Sequence[Status], jobs: int) -> str:
-    """One line: ``3 done, 2 running, 19 waiting of 24; about 4 h 10 min left``."""
+    """Return one line: ``3 done, 2 running, 19 waiting of 24; about 4 h 10 min left``."""
     counts = Counter(status.state for status in states)
     parts = [f"{counts[state]} {state}" for state in ORDER if counts[state]]
     left = seconds_left(states, jobs)
@@ -97,7 +97,7 @@ def summary(states: Sequence[Status], jobs: int) -> str:
 
 
 def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
-    """An estimate for the whole grid; None if no duration is known, 0 if all runs have ended."""
+    """Return an estimate for the whole grid; None if unknown, 0 if all runs have ended."""
     ahead = sum(status.state in (WAITING, STOPPED) for status in states)
     running = [status for status in states if status.state == RUNNING]
     if not ahead and not running:

@@ -14,14 +14,14 @@ from typing import TextIO
 from norm_plugin.io.command_line import CommandError
 
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
-"""A command after this prefix ends with this process, even if this is killed."""
+"""A command after this prefix ends with this process, even if this process is killed."""
 SETTINGS = "{'_name': None, 'common'"
-"""Marks the line of 15,000 characters in which fairseq prints its configuration."""
+"""The start of the line of 15,000 characters in which fairseq prints its configuration."""
 KEEP_FREED_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1"
 )
-"""GLIBC_TUNABLES with which a process keeps freed memory, in huge pages if there are any. By
-default, a training on a CPU allocates the memory of each batch anew, with a fault for each page."""
+"""GLIBC_TUNABLES with which a process keeps freed memory, in huge pages if available. By default, a
+training on a CPU allocates the memory of each batch anew, with a page fault for each page."""
 TAIL = 200  # lines of a failed command that are searched: chained tracebacks are long
 
 
@@ -45,7 +45,7 @@ def require_setpriv() -> None:
         subprocess.run([*DIE_WITH_PARENT, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise CommandError(
-            "no setpriv command that knows --pdeathsig; install util-linux 2.33 or newer"
+            "there is no setpriv command with --pdeathsig; install util-linux 2.33 or newer"
         ) from error
 
 
@@ -65,15 +65,15 @@ def run_process(
         folder: the working directory.
         log: its output is appended here, without fairseq's configuration.
         read: called with each line of its stdout, and of its stderr if ``tee``.
-        lock: a file descriptor that it inherits, so that the lock is held until it has ended.
-        tee: also append stdout to the log; if False, only stderr goes there.
+        lock: a file descriptor that the command inherits, so that the lock is held until it ends.
+        tee: also append stdout to the log; if False, only stderr is appended.
 
     Returns:
-        its peak memory in bytes when it printed the last line; 0 if unknown.
+        The command's peak memory in bytes when it printed its last line; 0 if unknown.
 
     Raises:
-        CommandFailedError: its exit status is not 0.
-        CommandError: the log cannot be written; the command was ended.
+        CommandFailedError: the exit status of the command is not 0.
+        CommandError: the log cannot be written; the command was terminated.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: deque[str] = deque(maxlen=TAIL)
@@ -121,23 +121,23 @@ def run_process(
 
 @contextmanager
 def _writing_log(log: Path) -> Iterator[TextIO]:
-    """Append to a log; CommandError if its disk is full."""
+    """Return a context to append to a log; CommandError if its disk is full."""
     try:
         with open(log, "a", encoding="utf-8", errors="replace") as stream:
             yield stream
     except OSError as error:
-        if error.filename not in (None, str(log)):  # of a command that cannot be started
+        if error.filename not in (None, str(log)):  # the command could not be started
             raise
         raise CommandError(
-            f"cannot write {log}: {error.strerror}; mend this, for example free some space, and "
+            f"cannot write {log}: {error.strerror}; fix this, for example free some space, and "
             "start the run again"
         ) from error
 
 
 def peak_memory(pid: int) -> int:
-    """The peak resident set size of a process so far, in bytes; 0 if unknown.
+    """Return the peak resident set size of a process so far, in bytes; 0 if unknown.
 
-    ``getrusage`` of an ended child does not give it: its maximum includes the forked parent.
+    ``getrusage`` of an ended child is not used: its maximum includes the forked parent.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
@@ -148,7 +148,7 @@ def peak_memory(pid: int) -> int:
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log, from byte ``start`` on."""
+    """Return the last lines of a log, from byte ``start`` on."""
     with open(log, "rb") as stream:
         stream.seek(max(start, log.stat().st_size - 100_000))
         lines = stream.read().decode("utf-8", "replace").splitlines()

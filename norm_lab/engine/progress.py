@@ -16,7 +16,7 @@ UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
 POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates per epoch
 EPOCH_END = re.compile(r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)")
 STEP = 0.1  # without a terminal, a line is printed after each tenth of a stage,
-LEAST = 15.0  # but at most one in so many seconds
+LEAST = 15.0  # but not more often than every LEAST seconds
 
 
 class Meter:
@@ -34,7 +34,7 @@ class Meter:
         """Read a line of the stage's output."""
 
     def text(self) -> str:
-        """The progress, such as ``900 of 2,000 updates``."""
+        """Return the progress, such as ``900 of 2,000 updates``."""
         return ""
 
 
@@ -85,10 +85,10 @@ class TrainingMeter(Meter):
 
 
 class ProgressDisplay:
-    """Shows the progress of one run: a bar on a terminal, otherwise a line now and then.
+    """Shows the progress of one run: a bar on a terminal, otherwise occasional lines.
 
-    The speed of a stage is measured since it started in this process, so a resumed training counts
-    only its new updates.
+    The speed of a stage is measured from its start in this process, so that a resumed training
+    counts only its new updates.
 
     Args:
         name: the name of the run, at the start of each line.
@@ -145,12 +145,12 @@ class ProgressDisplay:
             self.say(f"{task.description}  {100 * share:3.0f} %  {task.fields['details']}")
 
     def share(self) -> float | None:
-        """The finished part of the stage, from 0 to 1; None if unknown."""
+        """Return the finished share of the stage, from 0 to 1; None if unknown."""
         (task,) = self.bars.tasks
         return min(task.completed / task.total, 1.0) if task.total and task.completed else None
 
     def left(self, after: float | None) -> float | None:
-        """The seconds left of the stage and of those ``after`` it; None if unknown."""
+        """Return the seconds left in this stage and those ``after`` it; None if unknown."""
         (task,) = self.bars.tasks
         left = task.time_remaining
         return None if left is None else left + (after or 0.0)
@@ -173,7 +173,7 @@ class ProgressDisplay:
 
 
 def duration(seconds: float) -> str:
-    """A duration in words: ``2 h 05 min``, ``7 min``, ``40 s``."""
+    """Return a duration in words: ``2 h 05 min``, ``7 min``, ``40 s``."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

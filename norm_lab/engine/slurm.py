@@ -1,4 +1,4 @@
-"""The runs of a grid as Slurm jobs, which submitit starts."""
+"""Run a grid as Slurm jobs, which submitit starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GENERIC = {
     *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
     *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
 }
-"""submitit's options for every cluster; the names of the others start with ``slurm_`` there."""
+"""submitit's options for every cluster; the names of all others start with ``slurm_``."""
 
 
 def run_by_slurm(request: Request, composed: Composed, numbers: Sequence[int]) -> None:
@@ -48,14 +48,14 @@ def run_by_slurm(request: Request, composed: Composed, numbers: Sequence[int]) -
 
 
 def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
-    """``hydra.launcher.KEY=VALUE`` as parameters of submitit; CommandError for anything else."""
+    """Return ``hydra.launcher.KEY=VALUE`` as parameters of submitit; else CommandError."""
     from omegaconf import OmegaConf
 
     options: dict[str, Any] = dict(SLURM_DEFAULTS)
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not key.startswith(LAUNCHER) or not equals:
-            raise CommandError(f"{override}: options of the launcher are {LAUNCHER}KEY=VALUE")
+            raise CommandError(f"{override} is no option of the launcher; give {LAUNCHER}KEY=VALUE")
         value = OmegaConf.select(OmegaConf.from_dotlist([override]), key)
         key = key.removeprefix(LAUNCHER)
         options[key if key in GENERIC else f"slurm_{key}"] = value
@@ -64,7 +64,7 @@ def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
 
 @dataclass
 class SlurmJob:
-    """The function that submitit calls in a Slurm job, again if the job is requeued."""
+    """The function that submitit calls in a Slurm job, and again if the job is requeued."""
 
     environment: dict[str, str]
 
@@ -73,7 +73,7 @@ class SlurmJob:
         return run_job(Path(job), self.environment)
 
     def checkpoint(self, job: str) -> Any:
-        """Called before the job is requeued."""
+        """Return the call to submit; submitit calls this before a job is requeued."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, job)

@@ -1,4 +1,4 @@
-"""Several stages of a run in one process, which imports torch and fairseq once for all of them."""
+"""Run several stages of a run in one process, which imports torch and fairseq once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ItemCountingStream:
         self.stream, self.beginning, self.progress = stream, beginning, progress
 
     def write(self, text: str) -> int:
-        """Called by print with a whole line, then with the newline."""
+        """Write text; print calls this with a whole line, then with the newline."""
         if text.startswith(self.beginning):
             print("item", file=self.progress, flush=True)
         return self.stream.write(text)
@@ -32,7 +32,7 @@ class ItemCountingStream:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``stages``: several stages of a run in one process.
+    """Run the command ``stages``: several stages of a run in one process.
 
     JSON is a list of steps. A step has name, log, command (the arguments of Python, or null),
     output (a file for its stdout, or null), item (the prefix of the lines that report one item, or
@@ -118,7 +118,7 @@ def exit_on_error(call: Callable[[], int | None]) -> None:
 def check_product(stage: str, *arguments: str) -> None:
     """Raise CommandError unless the product of a stage is complete.
 
-    A training may end without an error and without a checkpoint, and a translation may end early.
+    A training may end without an error and without a checkpoint, or a translation end early.
 
     Args:
         stage: "training" or "evaluation".

@@ -1,8 +1,8 @@
 """The stages of a run, and their keys.
 
-The key of a stage is a digest of the key before it and of the stage's command. A stage runs again
-if its command, or anything before it, has changed. Paths inside the folders of the run and of its
-data are not part of a key, so a run may be moved.
+The key of a stage is a digest of the previous stage's key and of the stage's command. A stage runs
+again if its command, or anything before it, has changed. Paths inside the folders of the run and of
+its data are not part of a key, so a run may be moved.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PLUGIN = ("-m", "norm_plugin")
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a run.
+    """One stage of a run.
 
     Attributes:
         key: identifies the command and its inputs.
         command: the arguments of Python; it runs in the root of the checkout.
-        product: the file that it makes.
-        output: the file that its stdout is written to; None for the log.
+        product: the file that the stage creates.
+        output: the file to which its stdout is written; None: the log.
         check: the arguments of :func:`norm_lab.engine.stage_process.check_product`, which is
             called before the stage counts as done.
         later: the stages that depend on it.
@@ -47,7 +47,7 @@ class Stage:
 
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
-    """The command of data preparation, which skips what is done."""
+    """Return the command of data preparation, which skips finished steps."""
     command = (*PYTHON, *spec.preparation)
     if not os.path.isabs(spec.preparation[0]):
         return command
@@ -56,12 +56,12 @@ def data_command(spec: RunSpec) -> tuple[str, ...]:
 
 
 def data_key(spec: RunSpec) -> str:
-    """The key of the prepared data: its checksums and the command that made it."""
+    """Return the key of the prepared data: its checksums and the command that prepared it."""
     return next_key(_digest_of_data(spec), [a for a in spec.preparation if a != str(spec.data)])
 
 
 def _digest_of_data(spec: RunSpec) -> str:
-    """The digest of the manifest of the prepared data; empty if there is none."""
+    """Return the digest of the manifest of the prepared data; empty if there is none."""
     manifest = spec.data / "manifest.json"
     if not manifest.is_file():
         return ""
@@ -70,12 +70,12 @@ def _digest_of_data(spec: RunSpec) -> str:
 
 
 def next_key(key: str, arguments: Iterable[str]) -> str:
-    """The key of a stage with these arguments; ``key`` is that of the stage before it."""
+    """Return the key of a stage with these arguments; ``key`` is that of the previous stage."""
     return hashlib.sha256("\0".join([key, *arguments]).encode()).hexdigest()
 
 
 def run_stages(spec: RunSpec) -> list[Stage]:
-    """The stages of a run after its data is prepared, in order."""
+    """Return the stages of a run after its data is prepared, in order."""
     averaged = spec.checkpoint == AVERAGE
     evaluation, module, flags = spec.evaluation
     scored = tuple(f"{name}{end}" for name in (evaluation, "score") for end in ("", "-folded"))
@@ -137,7 +137,7 @@ def run_stages(spec: RunSpec) -> list[Stage]:
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:
-    """The command of the training. ``unkeyed`` flags do not identify it: logging, ports, paths."""
+    """Return the command of the training; flags in ``unkeyed`` (logging) do not identify it."""
     unkeyed, module = [], "fairseq_cli.train"
     if spec.tensorboard:
         unkeyed += ["--tensorboard-logdir", str(spec.folder / "tensorboard")]
@@ -147,12 +147,12 @@ def _training(spec: RunSpec) -> tuple[str, ...]:
         unkeyed += ["--distributed-port", str(port)]
         if "--cpu" in spec.training:
             module = "norm_plugin worker"
-    if spec.pretrained is not None:  # its digest is among the settings, and so in the label
+    if spec.pretrained is not None:  # its digest is a setting, and so part of the label
         unkeyed += ["--finetune-from-model", str(spec.pretrained)]
     where = ("--save-dir", str(spec.checkpoints))
     return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)
 
 
 def has_content(path: Path) -> bool:
-    """Whether a file exists and is not empty."""
+    """Return whether a file exists and is not empty."""
     return path.is_file() and path.stat().st_size > 0

@@ -26,12 +26,12 @@ WAITING, STOPPED = "waiting", "stopped"
 
 
 def utc_date(seconds: float) -> str:
-    """A Unix time as the date of a result: ``2026-01-31T12:00:00Z``. Such dates sort by time."""
+    """Return a Unix time as the date of a result, ``2026-01-31T12:00:00Z``; sorts by time."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_stamp(path: Path) -> str | None:
-    """The text of a stamp; None if it is missing, or if a power cut left it empty or zeros."""
+    """Return the text of a stamp; None if it is missing, or left empty by a power cut."""
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -47,14 +47,14 @@ class Stamps:
     - ``NAME.diverged``: the stage diverged and is not tried again: its key and the reason.
     - ``NAME.sources``: the digests of the user's files that the stage depends on.
     - ``NAME.seconds``: its duration.
-    - ``NAME.memory``: its peak memory in bytes, the largest of all attempts.
+    - ``NAME.memory``: its peak memory in bytes, the maximum over all attempts.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, name: str) -> str | None:
-        """The text of a stamp; None if it is missing."""
+        """Return the text of a stamp; None if it is missing."""
         return read_stamp(self.folder / name)
 
     def write(self, name: str, text: str) -> None:
@@ -62,7 +62,7 @@ class Stamps:
         write_text(self.folder / name, f"{text}\n")
 
     def begun(self, name: str) -> str | None:
-        """The key with which a stage was finished or started; None if it never was."""
+        """Return the key with which a stage was finished or started; None if it never was."""
         return self.read(name) or self.read(f"{name}.started")
 
     def begin(self, name: str, key: str, later: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ class Stamps:
         self.write(f"{name}.started", key)
 
     def finish(self, name: str, seconds: float) -> None:
-        """Record that a stage that was started is finished."""
+        """Record that a started stage is finished."""
         self.write(f"{name}.seconds", f"{seconds:.0f}")
         os.replace(self.folder / f"{name}.started", self.folder / name)
 
@@ -83,7 +83,7 @@ class Stamps:
         self.write(f"{name}.memory", str(max(memory, int(self.read(f"{name}.memory") or 0))))
 
     def diverged(self, name: str, key: str) -> str | None:
-        """Why a stage with this key diverged; None if it did not."""
+        """Return why a stage with this key diverged; None if it did not."""
         stored_key, _, reason = (self.read(f"{name}.diverged") or "").partition("\n")
         return reason if reason and stored_key == key else None
 
@@ -93,11 +93,11 @@ class Status:
     """The status of a run.
 
     Attributes:
-        state: running, done, failed or diverged. When it is read, it may also be waiting (never
-            started) or stopped (it was running, and its process is gone).
+        state: running, done, failed or diverged. When read, it may also be waiting (never
+            started) or stopped (it was running, but its process has ended).
         stage: the current stage, or the one in which the run ended.
-        share: the finished part of that stage, from 0 to 1.
-        left: an estimate of the seconds left, if known.
+        share: the finished share of that stage, from 0 to 1.
+        left: an estimate of the remaining seconds, if known.
         text: the progress, such as ``900 of 2,000 updates``.
         reason: why it failed or diverged.
         log: the file with the output of the stage.
@@ -123,13 +123,13 @@ def write_status(run: Path, status: Status) -> None:
 
 
 def read_status(run: Path) -> Status:
-    """The status of the run in a folder; it is stopped if its process is gone.
+    """Return the status of the run in a folder; stopped if its process has ended.
 
     A file that a power cut left empty or damaged counts as missing.
     """
     try:
         status = Status(**json.loads((run / STATUS_FILE).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):  # no JSON, or not that of a Status
+    except (FileNotFoundError, ValueError, TypeError):  # not JSON, or not a Status
         return Status(WAITING)
     if status.state == RUNNING and not is_locked(run):
         return replace(status, state=STOPPED, left=None)
@@ -137,13 +137,13 @@ def read_status(run: Path) -> Status:
 
 
 def is_prepared(spec: RunSpec) -> bool:
-    """Whether the data exists and was prepared by the command of this run."""
+    """Return whether the data exists and was prepared by the command of this run."""
     stamp = read_stamp(spec.data.with_name(f"{spec.data.name}.prepared"))
-    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is made atomically
+    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is created atomically
 
 
 def is_finished(spec: RunSpec) -> bool:
-    """Whether every stage is finished with these settings and this data."""
+    """Return whether every stage is finished with these settings and this data."""
     stamps = Stamps(spec.stages)
     return all(
         stamps.read(stage.name) == stage.key and has_content(stage.product)
@@ -152,7 +152,7 @@ def is_finished(spec: RunSpec) -> bool:
 
 
 def state_of(spec: RunSpec) -> Status:
-    """The status of a run with these settings and this data."""
+    """Return the status of a run with these settings and this data."""
     status = read_status(spec.folder)
     if status.state == RUNNING:
         return status
@@ -162,12 +162,12 @@ def state_of(spec: RunSpec) -> Status:
     reason = Stamps(spec.stages).diverged(train.name, train.key)
     if reason is not None:
         return replace(status, state=DIVERGED, reason=reason)
-    # the stored status is that of other settings or data
+    # the stored status is for other settings or data
     return Status(WAITING) if status.state in (DONE, DIVERGED) else status
 
 
 def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
-    """The sum of the mean durations of stages in the experiment's runs; None if one is unknown."""
+    """Return the sum of the stages' mean durations in the experiment; None if unknown."""
     total = 0.0
     for stage in stages:
         stamps = map(read_stamp, spec.folder.parent.glob(f"*/stages/{stage}.seconds"))
@@ -178,7 +178,7 @@ def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
     return total
 
 
-# is_locked holds the lock for a moment; a run that starts just then must not fail.
+# is_locked holds the lock briefly; a run that starts at that moment must not fail.
 LOCK_ATTEMPTS, LOCK_WAIT = 5, 0.05  # seconds
 
 
@@ -186,8 +186,10 @@ LOCK_ATTEMPTS, LOCK_WAIT = 5, 0.05  # seconds
 def hold_lock(folder: Path, what: str) -> Iterator[int]:
     """Hold the lock of ``folder``; yields its file descriptor, which children inherit.
 
-    The system releases the lock when the last process that holds it has ended. Raises CommandError
-    if another process holds it.
+    The system releases the lock when the last process that holds it has ended.
+
+    Raises:
+        CommandError: another process holds the lock.
     """
     with open(folder / "lock", "a") as stream:
         for attempt in range(LOCK_ATTEMPTS):
@@ -197,14 +199,14 @@ def hold_lock(folder: Path, what: str) -> Iterator[int]:
             except BlockingIOError as error:
                 if attempt == LOCK_ATTEMPTS - 1:
                     raise CommandError(
-                        f"{folder} is in use: {what} is going on elsewhere"
+                        f"{folder} is in use: {what} is running in another process"
                     ) from error
                 time.sleep(LOCK_WAIT)
         yield stream.fileno()
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of ``folder``."""
+    """Return whether a process holds the lock of ``folder``."""
     try:
         with open(folder / "lock") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -7,9 +7,9 @@ training and one for each validation:
     2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 10.1 | ... | num_updates 30 | ...
     2026-01-01 12:00:01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.8 | ...
 
-A resumed run appends to its log. Of an epoch that was trained twice, the last line counts. The
-training loss of an epoch is missing if the run was killed after it had saved the checkpoint of
-that epoch and before it printed the line.
+A resumed run appends to its log. If an epoch was trained twice, its last line counts. The training
+loss of an epoch is missing if the run was killed between saving the checkpoint of that epoch and
+printing the line.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Curves = dict[str, list[dict[str, float]]]
 
 
 def curves_of_log(log: Path) -> Curves:
-    """The losses of each subset, in order of updates.
+    """Return the losses of each subset, in order of updates.
 
     Returns:
-        for ``train`` (means over epochs), ``valid`` and ``train_inner`` (means since the previous
+        For ``train`` (means over epochs), ``valid`` and ``train_inner`` (means since the previous
         line) a list of points with ``epoch``, ``updates`` and the finite ones of VALUES.
 
     Raises:
@@ -48,7 +48,7 @@ def curves_of_log(log: Path) -> Curves:
 
 
 def _point(epoch: int, text: str) -> dict[str, float]:
-    """A point of a curve from ``key value`` pairs between bars, or ``key=value`` between commas."""
+    """Return a point of a curve from ``key value`` pairs or ``key=value`` pairs."""
     pairs = r"(\w+) (\S+)(?= \||$)" if " | " in text else r"(\w+)=([^,\s]+),"
     fields = dict(re.findall(pairs, text.strip()))
     point: dict[str, float] = {"epoch": epoch}

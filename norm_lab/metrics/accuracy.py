@@ -1,4 +1,4 @@
-"""Accuracy of a classifier: the percentage of sentences whose label it predicts."""
+"""The accuracy of a classifier: the percentage of sentences whose label it predicts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ AGAIN = "run the prediction again"
 
 
 def read_predictions(log: Path) -> list[Prediction]:
-    """The predictions in the order of the corpus; CommandError if the output is incomplete."""
+    """Read the predictions in the order of the corpus; CommandError if they are incomplete."""
     lines = read_lines(log)
     matches = filter(None, map(SENTENCE.fullmatch, lines))
     predictions = sorted(Prediction(int(m[1]), m[2], m[3], float(m[4])) for m in matches)
     if sum(END.fullmatch(line) is not None for line in lines) != 1:
-        raise CommandError(f"{log} does not end with the accuracy, once; {AGAIN}")
+        raise CommandError(f"{log} does not end with exactly one accuracy; {AGAIN}")
     numbers = [prediction.number for prediction in predictions]
     if not numbers or numbers != list(range(len(numbers))):
         raise CommandError(f"{log} lacks sentences, or has some twice; {AGAIN}")
@@ -32,7 +32,7 @@ def read_predictions(log: Path) -> list[Prediction]:
 
 @register_metric("accuracy")
 class Accuracy(Metric):
-    """Accuracy of the checkpoint that was best on the validation set."""
+    """The accuracy of the checkpoint that was best on the validation set."""
 
     title = "accuracy (%)"
     headline = "accuracy"
@@ -54,8 +54,8 @@ class Accuracy(Metric):
         labels = read_lines(text)
         if [prediction.label for prediction in predictions] != labels:
             raise CommandError(
-                f"{log} holds {len(predictions)} sentences, and their labels are not the "
-                f"{len(labels)} of {text}; run the prediction again on this data"
+                f"{log} has {len(predictions)} sentences, whose labels are not the {len(labels)} "
+                f"of {text}; run the prediction again on this data"
             )
         correct = count_correct(predictions)
         best = "best checkpoint in validation"
@@ -71,7 +71,7 @@ class Accuracy(Metric):
 
 
 def calibration_scores(log: Path) -> Scores:
-    """The losses that ``--calibrate`` has printed; none if it was not given."""
+    """Return the losses that ``--calibrate`` has printed; none if it was not given."""
     for match in filter(None, map(CALIBRATION.fullmatch, read_lines(log))):
         split, *losses = match.groups()
         texts = "", ", after temperature scaling across its halves"

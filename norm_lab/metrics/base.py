@@ -18,7 +18,7 @@ AVERAGE, BEST = "average", "best"
 Scores = dict[str, dict[str, Any]]
 """For each kind of score: ``score``, the number; ``label``, its description; and other values.
 
-``signature`` is sacrebleu's, and ``note`` a remark that is shown with the score.
+``signature`` is sacrebleu's, and ``note`` is shown with the score.
 """
 
 
@@ -33,7 +33,7 @@ class Metric(ABC):
         losses: kinds of scores that are losses in ``loss_unit``, and may be outcomes of a study.
         higher_is_better: whether a higher score is better; of a loss, a lower one is.
         digits: decimal places in tables.
-        of_interest: the smallest difference of interest, about as large as papers report.
+        of_interest: the smallest difference that matters, about as large as papers report.
         score_unit: the unit of the score and its differences: ``points``.
         loss_unit: the unit of the losses that fairseq prints for the task.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
@@ -62,7 +62,7 @@ class Metric(ABC):
     item: ClassVar[tuple[str, str] | None] = None
 
     def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-        """The flags of the evaluation for a recipe.
+        """Return the flags of the evaluation for a recipe.
 
         Args:
             extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
@@ -70,7 +70,7 @@ class Metric(ABC):
         return generation_flags(recipe)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
-        """The flags of the evaluation that affect the score.
+        """Return the flags of the evaluation that affect the score.
 
         Args:
             subword: the subword method; empty for subword-nmt.
@@ -88,19 +88,19 @@ class Metric(ABC):
 
     @abstractmethod
     def scores(self, log: Path, data: Path, split: str) -> Scores:
-        """The scores in the output of the evaluation; CommandError if it is incomplete."""
+        """Return the scores in the output of the evaluation; CommandError if it is incomplete."""
 
     def item_outputs(self, log: Path, data: Path) -> Sequence[str] | None:
-        """One line for each item, kept to compare runs item by item; None to keep nothing."""
+        """Return one line per item, kept to compare runs item by item; None to keep nothing."""
         return None
 
     def text(self, score: float, sign: str = "") -> str:
-        """A score as tables show it; a difference of scores with ``sign="+"``."""
+        """Return a score as shown in tables; with ``sign="+"`` a difference of scores."""
         return f"{score:{sign}.{self.digits}f}"
 
 
 def score_lines(scores: Scores, digits: int) -> list[str]:
-    """A line for each score with its label and signature, and one for its note."""
+    """Return a line for each score with its label and signature, and one for its note."""
     lines = []
     for score in scores.values():
         signature = f" ({score['signature']})" if "signature" in score else ""
@@ -110,7 +110,7 @@ def score_lines(scores: Scores, digits: int) -> list[str]:
 
 
 METRICS: dict[str, Metric] = {}
-"""Every registered metric by its name."""
+"""Every registered metric, by name."""
 
 
 def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
@@ -118,7 +118,7 @@ def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
 
     def register(cls: type[Metric]) -> type[Metric]:
         if name in METRICS:
-            raise ValueError(f"there is a metric {name!r} already, {type(METRICS[name]).__name__}")
+            raise ValueError(f"metric {name!r} is registered twice: {type(METRICS[name]).__name__}")
 
         cls.name = name
         METRICS[name] = cls()
@@ -128,16 +128,16 @@ def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric with a name; CommandError for an unknown one."""
+    """Return the metric of this name; raise CommandError if it is unknown."""
     if name not in METRICS:
-        raise CommandError(f"no metric {name}; choose from {', '.join(METRICS)}")
+        raise CommandError(f"there is no metric {name}; choose from {', '.join(METRICS)}")
     return METRICS[name]
 
 
 def name_of_split(data: Path, split: str) -> str:
-    """The name of a split of a prepared corpus in the label of a score.
+    """Return the name of a split of a prepared corpus for the label of a score.
 
-    Some corpora have no public test set, and use the validation text in its place.
+    Some corpora have no public test set, and use the validation text instead.
     """
     texts = sorted((data / "tok").glob(f"{split}.*"))
     valid = [text.with_name(f"valid{text.name.removeprefix(split)}") for text in texts]

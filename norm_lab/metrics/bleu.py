@@ -1,4 +1,4 @@
-"""BLEU of translations: by fairseq, by its definition, and by sacrebleu."""
+"""BLEU of translations: as fairseq computes it, by its definition, and by sacrebleu."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bleu(Metric):
         sentences = len(read_lines(text))
         if len(translations) != sentences:
             raise CommandError(
-                f"{log} holds {len(translations)} sentences, and {text} has {sentences}"
+                f"{log} has {len(translations)} sentences, but {text} has {sentences}"
             )
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
@@ -64,19 +64,19 @@ class Bleu(Metric):
         return scores
 
     def item_outputs(self, log: Path, data: Path) -> Sequence[str]:
-        """The translations as sacrebleu scores them, one line per sentence."""
+        """Return the translations as sacrebleu scores them, one line per sentence."""
         form = text_form(read_json(data / "manifest.json"))
         return plain_hypotheses(read_generate_log(log, form.subword), form)
 
 
 def reference_file(data: Path, split: str, language: str) -> Path:
-    """The text that translations of a prepared corpus are scored against."""
+    """Return the text that translations of a prepared corpus are scored against."""
     folder = "raw" if (data / "raw").is_dir() else "tok"
     return data / folder / f"{split}.{language}"
 
 
 def text_form(manifest: dict[str, Any]) -> TextForm:
-    """How the translations of a prepared corpus are scored, from its manifest."""
+    """Return how the translations of a prepared corpus are scored, from its manifest."""
     settings, scoring = manifest.get("settings") or {}, manifest.get("scoring") or []
     return TextForm(
         manifest["target"],
@@ -91,7 +91,7 @@ def text_form(manifest: dict[str, Any]) -> TextForm:
 
 SENTENCE = re.compile(r"([TD])-(\d+)\t(.*)", re.ASCII)
 LAST_LINE = re.compile(r"Generate (\S+) with beam=(\d+): (.*)", re.ASCII)
-# A pattern for words with BPE segments, and the flag of fairseq-generate that removes these.
+# A pattern for words with BPE segments, and the flag of fairseq-generate that joins them.
 SUBWORDS = {
     "subword-nmt": (re.compile(r"\S*@@(?!\S)"), "--remove-bpe"),
     "sentencepiece": (re.compile("\\S*\u2581\\S*"), "--remove-bpe=sentencepiece"),
@@ -136,8 +136,8 @@ def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
     """Read the log of ``fairseq-generate --remove-bpe``.
 
     Raises:
-        CommandError: the log is truncated, lacks a sentence, has several runs, does not end with
-            fairseq's BLEU4, or still has BPE segments.
+        CommandError: the log is truncated, lacks a sentence, contains several runs, does not end
+            with fairseq's BLEU4, or still has BPE segments.
         DivergedError: the score of a translation is not finite.
     """
     references: dict[int, str] = {}
@@ -161,14 +161,14 @@ def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
             # --nbest prints several for each sentence, the best first
             hypotheses.setdefault(int(sentence[2]), hypothesis)
     if len(ends) != 1:
-        problem = "holds several runs" if ends else "is truncated: it does not end with a score"
+        problem = "has several runs" if ends else "is truncated: it does not end with a score"
         raise CommandError(f"{path} {problem}; {AGAIN}")
     split, beam, printed = ends[0]
     if not BLEU4.fullmatch(printed):
         raise CommandError(f"{path} ends with {printed[:80]!r}, not with fairseq's BLEU4; {AGAIN}")
     numbers = range(max([*references, *hypotheses], default=-1) + 1)
     if not numbers:
-        raise CommandError(f"{path} holds no translation; {AGAIN}, without --quiet")
+        raise CommandError(f"{path} has no translation; {AGAIN}, without --quiet")
     for kind, lines in (("reference T", references), ("translation D", hypotheses)):
         missing = [number for number in numbers if number not in lines]
         if missing:
@@ -178,7 +178,7 @@ def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
     for line in (*references.values(), *hypotheses.values()):
         segment = mark.search(line)
         if segment:
-            raise CommandError(f"{path} holds the BPE segment '{segment[0]}'; {AGAIN} with {flag}")
+            raise CommandError(f"{path} has the BPE segment '{segment[0]}'; {AGAIN} with {flag}")
     return GenerateLog(
         split,
         int(beam),
@@ -192,7 +192,7 @@ def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
 def score_log(
     log_path: Path, reference: Path, form: TextForm, dictionary: Path | None = None
 ) -> dict[str, Any]:
-    """The scores of a log of fairseq-generate: ``{"tokenized": ..., "exact": ..., ...}``.
+    """Return the scores of a log of fairseq-generate: ``{"tokenized": ..., "exact": ..., ...}``.
 
     Args:
         reference: the original target text, one sentence per line.
@@ -202,7 +202,7 @@ def score_log(
     references = read_lines(reference)
     if len(references) != len(log.hypotheses):
         raise CommandError(
-            f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
+            f"{log_path} has {len(log.hypotheses)} translations, but {reference} has "
             f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
         )
 
@@ -231,7 +231,7 @@ def score_log(
         scores["tokenized"] |= bleu4_parts(computed)
         if computed != log.printed:
             scores["tokenized"]["note"] = (
-                f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'"
+                f"fairseq-generate printed '{log.printed}', but its sentences give '{computed}'"
             )
     if form.compound_split:
         theirs = [split_compounds(line) for line in log.references]
@@ -252,26 +252,26 @@ def score_log(
 
 
 def plain_hypotheses(log: GenerateLog, form: TextForm) -> Sequence[str]:
-    """The translations as sacrebleu scores them, in plain text."""
+    """Return the translations as sacrebleu scores them, in plain text."""
     if form.subword != "sentencepiece" or form.tokenized_reference:
         return detokenize(log.hypotheses, form.language)
     return log.hypotheses
 
 
 def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]:
-    """The original text as sacrebleu scores against it; detokenized where it comes tokenized."""
+    """Return the original text as sacrebleu scores against it, detokenized if it is tokenized."""
     return detokenize(references, form.language) if form.tokenized_reference else references
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``score``: each kind of BLEU that papers report, as JSON.
+    """Run the command ``score``: each kind of BLEU that papers report, as JSON.
 
     - tokenized: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it, computed
       from the sentences with the dictionary that fairseq-generate had. A note says if the log ends
-      with a different score. Without a dictionary the score of the log is taken.
+      with a different score. Without a dictionary, the score in the log is used.
     - exact: BLEU of the same tokens by its definition. fairseq's BLEU can differ, because some
       different n-grams have the same hash.
-    - compound_split, where asked for: the same after a-b has become a ##AT##-##AT## b on both
+    - compound_split, if requested: fairseq's BLEU4 after a-b has become a ##AT##-##AT## b on both
       sides, as the papers report it on WMT14 En-De.
     - sacrebleu on detokenized text against the original reference, with its signature.
     """
@@ -282,14 +282,14 @@ def main(argv: Sequence[str]) -> int:
     )
     for flag, required, text in (
         ("--generate-log", True, "the output of fairseq-generate --remove-bpe"),
-        ("--reference", True, "the original target text, one sentence a line"),
+        ("--reference", True, "the original target text, one sentence per line"),
         ("--dictionary", False, "dict.<language>.txt of the target side (default: none)"),
     ):
         parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
-    parser.add_argument("--target-lang", required=True, help="language to detokenize by, as 'de'")
+    parser.add_argument("--target-lang", required=True, help="language to detokenize, as 'de'")
     for flag, text in (
         ("--lowercase", "compare without case (models of lower-cased text)"),
-        ("--tokenized-reference", "the reference is tokenized text, and is detokenized too"),
+        ("--tokenized-reference", "the reference is tokenized text; detokenize it too"),
         ("--compound-split", "also score with compounds split at hyphens (WMT14 En-De)"),
     ):
         parser.add_argument(flag, action="store_true", help=text)
@@ -329,13 +329,13 @@ HYPHEN = re.compile(r"(\S)-(\S)", re.ASCII)
 def fairseq_bleu(
     references: Sequence[str], hypotheses: Sequence[str], dictionary: Path | None = None
 ) -> str:
-    """The line that fairseq's scorer prints for sentences of space-separated tokens.
+    """Return the line that fairseq's scorer prints for sentences of space-separated tokens.
 
     Args:
-        references: in the order in which they were scored, since words that the dictionary
-            lacks get their numbers in the order in which they come.
+        references: in the order of scoring, since words that the dictionary lacks are numbered in
+            order of occurrence.
         dictionary: the file ``dict.<language>.txt`` of the target side gives what
-            fairseq-generate prints; without one words are numbered as by fairseq-score.
+            fairseq-generate prints; without one, words are numbered as by fairseq-score.
     """
     from fairseq.data import Dictionary
     from fairseq.scoring.bleu import BleuConfig, Scorer
@@ -343,14 +343,14 @@ def fairseq_bleu(
     vocabulary = Dictionary() if dictionary is None else load_dictionary(dictionary)
     scorer = Scorer(BleuConfig(pad=vocabulary.pad(), eos=vocabulary.eos(), unk=vocabulary.unk()))
     for reference, hypothesis in zip(references, hypotheses):
-        # In this order: fairseq-generate and fairseq-score number the reference's words first.
+        # In this order: fairseq-generate and fairseq-score number the words of the reference first.
         scorer.add(vocabulary.encode_line(reference), vocabulary.encode_line(hypothesis))
     line: str = scorer.result_string()
     return line
 
 
 def bleu4_parts(line: str) -> dict[str, Any]:
-    """The numbers of a line ``BLEU4 = ...``."""
+    """Return the numbers of a line ``BLEU4 = ...``."""
     parts = BLEU4.fullmatch(line)
     if parts is None:
         raise ValueError(f"'{line}' is not fairseq's BLEU4")
@@ -365,7 +365,7 @@ def bleu4_parts(line: str) -> dict[str, Any]:
 
 
 def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
-    """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
+    """Return BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
 
     No smoothing, no tokenization; an unknown word of a reference matches nothing, as in fairseq.
     """
@@ -382,7 +382,7 @@ def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str
 def score_sacrebleu(
     hypotheses: Sequence[str], references: Sequence[str], lowercase: bool
 ) -> dict[str, Any]:
-    """sacrebleu's corpus BLEU of plain text, with its signature.
+    """Return sacrebleu's corpus BLEU of plain text, with its signature.
 
     ``lowercase`` compares without case, for models of lower-cased text; the signature says so.
     """
@@ -404,9 +404,9 @@ def _sacrebleu_parts(
 
 
 def split_compounds(line: str) -> str:
-    """``a-b`` becomes ``a ##AT##-##AT## b``, as in the scores of the papers on WMT14 En-De.
+    """Change ``a-b`` to ``a ##AT##-##AT## b``, as in the scores of the papers on WMT14 En-De.
 
-    Of ``a-b-c`` only the first hyphen is split: a letter between two hyphens serves one of them.
+    In ``a-b-c`` only the first hyphen is split: a letter between two hyphens counts for one.
     """
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
 

@@ -9,7 +9,7 @@ from typing import Any
 from norm_plugin.io.command_line import CommandError
 
 Differences = dict[str, Any]
-"""Settings by their names."""
+"""Settings by name."""
 LOGGING = (
     *("aim_repo", "aim_run_hash", "azureml_logging", "log_file", "log_format", "log_interval"),
     *("no_progress_bar", "tensorboard_logdir", "wandb_project"),
@@ -18,7 +18,7 @@ LOGGING = (
 
 
 def without_logging(flags: Sequence[str]) -> list[str]:
-    """Flags of ``fairseq-train`` without those of ``LOGGING`` and their values."""
+    """Return flags of ``fairseq-train`` without those of ``LOGGING`` and their values."""
     logging_flags = {"--" + key.replace("_", "-") for key in LOGGING}
     others, is_logging = [], False
     for argument in flags:
@@ -30,13 +30,13 @@ def without_logging(flags: Sequence[str]) -> list[str]:
 
 
 def without_seed(flags: Sequence[str]) -> list[str]:
-    """Flags of ``fairseq-train`` without ``--seed``, which are the same for all runs of an arm."""
+    """Return flags of ``fairseq-train`` without ``--seed``; equal for all runs of an arm."""
     place = flags.index("--seed")
     return [*flags[:place], *flags[place + 2 :]]
 
 
 def flag_settings(flags: Sequence[str]) -> Differences:
-    """Flags of ``fairseq-train`` as settings; a flag without a value is True."""
+    """Return flags of ``fairseq-train`` as settings; a flag without a value is True."""
     values: dict[str, list[str]] = {}
     key = ""
     for argument in without_logging(flags):
@@ -67,29 +67,29 @@ EVALUATION = ("eval_lm", "common_eval")
 
 
 def training_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-train`` for a recipe."""
+    """Return the flags of ``fairseq-train`` for a recipe."""
     groups = (group for group in recipe if group not in (GENERATION, *EVALUATION))
     return [flag for group in groups for flag in _group_flags(group, recipe)]
 
 
 def generation_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-generate`` for a recipe."""
+    """Return the flags of ``fairseq-generate`` for a recipe."""
     return _group_flags(GENERATION, recipe)
 
 
 def evaluation_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-eval-lm`` for a recipe."""
+    """Return the flags of ``fairseq-eval-lm`` for a recipe."""
     return [flag for group in EVALUATION for flag in _group_flags(group, recipe)]
 
 
 def averaging_flags(recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-    """The flags of ``norm-plugin average`` that average all checkpoints that a recipe keeps.
+    """Return the flags of ``norm-plugin average`` for all checkpoints that a recipe keeps.
 
     Args:
         extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
     """
     checkpoint = recipe["checkpoint"]
-    if checkpoint.get("no_epoch_checkpoints"):  # the best one is evaluated
+    if checkpoint.get("no_epoch_checkpoints"):  # the best checkpoint is evaluated
         return []
     names = ("keep_interval_updates", "keep_last_epochs")
     updates, epochs = last_values(extra_flags, {name: checkpoint.get(name, -1) for name in names})
@@ -97,11 +97,11 @@ def averaging_flags(recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str
         return ["--last-updates", str(updates)]
     if epochs > 0:
         return ["--last-epochs", str(epochs)]
-    raise CommandError("the recipe keeps no number of checkpoints: set checkpoint.keep_last_epochs")
+    raise CommandError("no number of checkpoints to keep is set; set checkpoint.keep_last_epochs")
 
 
 def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
-    """The last integer value of each flag in ``defaults``, or its default."""
+    """Return the last integer value of each flag in ``defaults``, or its default."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default in defaults.items():
         parser.add_argument(flag_of(name), type=int, default=default)
@@ -110,7 +110,7 @@ def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
 
 
 def _group_flags(group: str, recipe: Recipe) -> list[str]:
-    from omegaconf import MISSING  # the process that supervises runs does without
+    from omegaconf import MISSING  # not needed by the process that supervises runs
 
     flags: list[str] = []
     for key, value in recipe.get(group, {}).items():
@@ -126,5 +126,5 @@ def _group_flags(group: str, recipe: Recipe) -> list[str]:
 
 
 def flag_of(key: str) -> str:
-    """The flag of a setting: ``--max-tokens`` of ``max_tokens``."""
+    """Return the flag of a setting: ``--max-tokens`` for ``max_tokens``."""
     return "--" + key.replace("_", "-")

@@ -1,4 +1,4 @@
-"""The loss of a language model on the test text, as perplexity, bits or nats.
+"""The loss of a language model on the test text: perplexity, or bits or nats per character.
 
 L is the mean loss per token in bits that ``norm-plugin evaluate-lm`` prints. If tokens are words,
 the perplexity per word is 2^L. If tokens are characters, the loss per character is L bits, or
@@ -39,13 +39,15 @@ class Evaluated(NamedTuple):
 def read_evaluation(log: Path) -> Evaluated:
     """Read the output of the evaluation.
 
-    Raises CommandError if it is incomplete, DivergedError if the loss is not finite.
+    Raises:
+        CommandError: the output is incomplete.
+        DivergedError: the loss is not finite.
     """
     lines = read_lines(log)
     tokens = [match[1] for match in map(EVALUATED.match, lines) if match]
     losses = [match[1] for match in map(LOSS.match, lines) if match]
     if len(tokens) != 1 or len(losses) != 1:
-        raise CommandError(f"{log} holds {len(losses)} losses, not one; {AGAIN}")
+        raise CommandError(f"{log} has {len(losses)} losses; it must have one; {AGAIN}")
     if not math.isfinite(float(losses[0])):
         raise DivergedError(f"{log}: the loss is {losses[0]}; the model has diverged")
     remarks = tuple(line.removeprefix(REMARK) for line in lines if line.startswith(REMARK))
@@ -53,7 +55,7 @@ def read_evaluation(log: Path) -> Evaluated:
 
 
 def tokens_of(manifest: Mapping[str, Any], split: str) -> int:
-    """The number of tokens of a split of a running text, including ends of lines."""
+    """Return the number of tokens of a split of a running text, including ends of lines."""
     counts = manifest["counts"]["tok"][f"{split}.{manifest['source']}"]
     return int(counts["tokens"]) + int(counts["lines"])
 
@@ -73,10 +75,10 @@ class LanguageModelLoss(Metric):
     module = "norm_plugin evaluate-lm"
 
     def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-        """The context and batch size of the training, and the flags of the group ``eval_lm``.
+        """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
-        A text in consecutive segments is evaluated in one row, since more rows would leave out what
-        does not fill one, and each would begin without a memory.
+        A text in consecutive segments is evaluated in one row, since more rows would omit what does
+        not fill a row, and each would start without a memory.
         """
         settings = {**recipe["task"], **recipe["dataset"]}
         names = ("tokens_per_sample", "batch_size", "max_tokens")
@@ -95,12 +97,12 @@ class LanguageModelLoss(Metric):
         unit = (manifest.get("settings") or {}).get("unit")
         if unit != self.unit:
             raise CommandError(
-                f"{self.title} needs a corpus of {self.unit}s, and {data} is one of {unit}s"
+                f"{self.title} needs a corpus of {self.unit}s, but {data} is one of {unit}s"
             )
         evaluated, expected = read_evaluation(log), tokens_of(manifest, split)
-        if expected - evaluated.tokens not in (0, 1):  # in segments, the first one is not predicted
+        if expected - evaluated.tokens not in (0, 1):  # segments omit the first token
             raise CommandError(
-                f"{log} is of {evaluated.tokens:,} tokens, and the {split} text in {data} has "
+                f"{log} is of {evaluated.tokens:,} tokens, but the {split} text in {data} has "
                 f"{expected:,}; {AGAIN} on this data"
             )
         return {
@@ -119,12 +121,12 @@ class LanguageModelLoss(Metric):
 
     @abstractmethod
     def of_bits(self, bits: float) -> float:
-        """The score for a loss of ``bits`` per token."""
+        """Return the score for a loss of ``bits`` per token."""
 
 
 @register_metric("perplexity")
 class Perplexity(LanguageModelLoss):
-    """2^L, where tokens are words."""
+    """2^L, for tokens that are words."""
 
     title = "perplexity a word"
     columns = {"loss": title}
@@ -144,7 +146,7 @@ class Perplexity(LanguageModelLoss):
 
 @register_metric("bits")
 class BitsACharacter(LanguageModelLoss):
-    """L, where tokens are characters."""
+    """L, for tokens that are characters."""
 
     title = "bits per character"
     columns = {"loss": title}
@@ -160,7 +162,7 @@ class BitsACharacter(LanguageModelLoss):
 
 @register_metric("nats")
 class NatsACharacter(BitsACharacter):
-    """L ln 2, where tokens are characters."""
+    """L ln 2, for tokens that are characters."""
 
     title = "nats per character"
     columns = {"loss": title}

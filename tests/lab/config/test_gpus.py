@@ -42,7 +42,7 @@ def test_the_batch_stays(count, gpus):
 @pytest.mark.parametrize(("freq", "count"), [(1, "2"), (128, "6"), (128, "256"), (2, "8")])
 def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus):
     gpus(256)
-    with pytest.raises(CommandError, match="cannot share the recipe's batch of 4096 x"):
+    with pytest.raises(CommandError, match="cannot share the batch of 4096 x"):
         for_workers(recipe(freq=freq), count)
     made = for_workers(recipe(freq=freq), count, change_batch=True)
     assert made["optimization"]["update_freq"] == [freq]
@@ -84,7 +84,7 @@ def test_by_default_it_is_one_gpu_or_the_cpu(gpus):
     assert made["distributed_training"]["distributed_world_size"] == 1
     assert made["optimization"]["update_freq"] == [2] and "cpu" not in made["common"]
     assert "distributed_training" not in for_workers(recipe(cpu=True), "auto")
-    with pytest.raises(CommandError, match="the recipe is one for the CPU"):
+    with pytest.raises(CommandError, match="this experiment is for the CPU"):
         for_workers(recipe(cpu=True), "2")
 
 
@@ -109,7 +109,7 @@ def test_half_precision_on_the_cpu_is_refused(flag, gpus):
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
     gpus(1)
-    with pytest.raises(CommandError, match="--gpus 2, but this machine has 1"):
+    with pytest.raises(CommandError, match="--gpus is 2, but this machine has 1"):
         for_workers(recipe(freq=2), "2")
     assert batch(for_workers(recipe(freq=2), "2", elsewhere=True)) == 8192
 
@@ -117,7 +117,7 @@ def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5", ""])
 def test_a_wrong_number_is_refused(wrong, gpus):
     gpus(2)
-    with pytest.raises(CommandError, match="it must be a number from 1, or auto"):
+    with pytest.raises(CommandError, match="it must be an integer of 1 or more, or auto"):
         for_workers(recipe(), wrong)
 
 

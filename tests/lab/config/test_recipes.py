@@ -306,7 +306,7 @@ def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["iwslt14"], "no recipe iwslt14 in"),
+        (["iwslt14"], "there is no iwslt14 in"),
         (["iwslt14_de_en", "norm=laynorm"], "unknown norm 'laynorm'; choose from layernorm, "),
         (["iwslt15_en_vi", "recipe=powernorm"], "Available options in 'recipe/iwslt15_en_vi'"),
         (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
@@ -331,7 +331,7 @@ def test_a_wrong_choice_is_one_line(argv, message, capsys):
         ),
         ("layernorm", ["--lr-scheduler", "none"], "argument --lr-scheduler: invalid choice"),
         ("layernorm", ["--warmup-updates", "0"], "inverse_sqrt divides by --warmup-updates"),
-        ("layernorm", ["--max-epoch", "2"], "makes 2 checkpoints and 3 are averaged"),
+        ("layernorm", ["--max-epoch", "2"], "saves 2 checkpoints, but 3 are averaged"),
         (
             "layernorm",
             ["--user-dir", "x"],
@@ -349,7 +349,7 @@ def test_a_wrong_flag_of_the_training_is_refused(norm, argv, message):
 def test_too_few_updates_for_what_is_averaged():
     flags = ["--max-update", "60", "--save-interval-updates", "13"]
     check_number_averaged(flags, ["--last-updates", "4"])
-    with pytest.raises(CommandError, match="makes 4 checkpoints and 5 are averaged"):
+    with pytest.raises(CommandError, match="saves 4 checkpoints, but 5 are averaged"):
         check_number_averaged(flags, ["--last-updates", "5"])
     check_number_averaged([], ["--last-epochs", "10"])  # it ends by itself
 

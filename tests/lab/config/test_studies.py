@@ -74,15 +74,15 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
         ("primary: [{arm: dyt}]", "primary comparison 1 must have the keys arm, baseline"),
         ("primary: 3", "primary comparison 1 must have the keys arm, baseline"),
         ("primary: [{arm: dyt, baseline: none, test: both}]", "test is 'both'"),
-        ("primary: [{arm: dyt, baseline: none, margin: 1 BLEU}]", "goes with test: equivalence"),
-        ("primary: [{arm: dyt, baseline: none, test: equivalence}]", "a margin, such as 0.5 BLEU"),
+        ("primary: [{arm: dyt, baseline: none, margin: 1 BLEU}]", "needs a margin"),
+        ("primary: [{arm: dyt, baseline: none, test: equivalence}]", "a margin, as 0.5 BLEU"),
         (
             "primary: [{arm: dyt, baseline: none}, {arm: dyt, baseline: none, outcome: score}]",
             "dyt minus none in score is declared twice",
         ),
         ("tune: {seeds: [1]}", "tune must have the keys grid, seeds"),
-        ("tune: {grid: {optimization.lr: [1]}, seeds: [1]}", "optimization.lr has one value"),
-        ("tune: {grid: {optimization.lr: [1, 1]}, seeds: [1]}", "optimization.lr has one value"),
+        ("tune: {grid: {optimization.lr: [1]}, seeds: [1]}", "lr has only one value"),
+        ("tune: {grid: {optimization.lr: [1, 1]}, seeds: [1]}", "lr has only one value"),
         ("tune: {grid: {}, seeds: [1]}", "one or two keys"),
     ],
 )
@@ -119,7 +119,7 @@ def test_independent_arms_may_be_declared(tmp_path):
 
 def test_tuning_seeds_are_none_of_the_runs(tmp_path):
     study = read_study_file(write(tmp_path, TUNE.replace("101", "101, 2")))
-    with pytest.raises(CommandError, match="the tuning seed 2 is a seed of the study's runs"):
+    with pytest.raises(CommandError, match="the tuning seed 2 is also a seed of the study's runs"):
         check_study(study, find_metric("accuracy"), SEEDS)
 
 

@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
         )
         second = runs.run("toy")
         assert second.returncode == 1
-        assert "is in use: the same run is going on elsewhere" in second.stderr
+        assert "is in use: the same run is running in another process" in second.stderr
         assert runs.run("toy", "seed=2").returncode == 0  # another one is free
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

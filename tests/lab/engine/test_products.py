@@ -44,7 +44,7 @@ def test_a_whole_training(checkpoints):
             lambda folder: (folder / "checkpoint_last.pt").unlink(),
             r"checkpoint_last.pt: No such file",
         ),
-        (lambda folder: (folder / "checkpoint2.pt").unlink(), "3 epoch .* are asked for and 2 "),
+        (lambda folder: (folder / "checkpoint2.pt").unlink(), "3 epoch .* are needed, but 2 "),
         (
             lambda folder: (folder / "checkpoint2.pt").write_bytes(b"PK"),
             "checkpoint2.pt is truncated or damaged",
@@ -86,7 +86,7 @@ def test_a_translation_of_every_sentence(data):
 def test_a_translation_that_lacks_sentences(data):
     with pytest.raises(CommandError, match="is truncated"):
         check_translation(data, LOG.rpartition("Generate")[0])
-    with pytest.raises(CommandError, match=r"holds 1 sentences, and .*test.de has 2"):
+    with pytest.raises(CommandError, match=r"has 1 sentences, but .*test.de has 2"):
         check_translation(
             data, "".join(line for line in LOG.splitlines(True) if "-1\t" not in line)
         )

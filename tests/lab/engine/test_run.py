@@ -167,17 +167,17 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
         (["--sead", "1"], "unrecognized arguments: --sead"),
         (
             ["--norm-placement", "post"],
-            "flags of fairseq-train stand at the end, as in -- --norm-placement post; see --help",
+            "put flags of fairseq-train at the end, as in -- --norm-placement post; see --help",
         ),
         (["powernorm"], "powernorm"),
-        (["norm=powernorm,layernorm"], "these are several runs; use norm-plugin sweep"),
+        (["norm=powernorm,layernorm"], "is more than one run; use norm-plugin sweep"),
         (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),
         (["colour=red"], "Could not override 'colour'"),
         (["norm_variant=released"], "--norm-variant is an option of"),
         (["preset=gpu"], "preset of iwslt14 is gpu; choose none"),
         (["--", "--colour", "red"], "fairseq-train: unrecognized arguments: --colour red"),
         (["--", "--seed", "2"], "--seed cannot come after the --"),
-        (["--", "--max-epoch", "3"], "makes 3 checkpoints and 10 are averaged"),
+        (["--", "--max-epoch", "3"], "saves 3 checkpoints, but 10 are averaged"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_is_made(argv, message, runs):
@@ -189,14 +189,14 @@ def test_what_is_wrong_is_one_line_before_anything_is_made(argv, message, runs):
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "2147483648", "99999999999"])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(CommandError, match=f"seed is {seed}; it must be a whole number from 0 to"):
+    with pytest.raises(CommandError, match=f"seed is {seed}; it must be an integer from 0 to"):
         spec_of("wmt14", "--seed", seed)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("iwslt17", f"no experiment or study iwslt17: there is no such file; choose from {KNOWN}"),
+        ("iwslt17", f"there is no experiment or study iwslt17; choose from {KNOWN}"),
         ("multi30k", "preset of multi30k is gpu; choose cpu or paper"),
     ],
 )

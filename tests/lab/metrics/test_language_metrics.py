@@ -73,8 +73,8 @@ def test_a_corpus_of_another_unit(metric, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (LINES[:1], "holds 0 losses, not one"),
-        (LINES * 2, "holds 2 losses, not one"),
+        (LINES[:1], "has 0 losses; it must have one"),
+        (LINES * 2, "has 2 losses; it must have one"),
         ((LINES[0], LINES[1].replace("3.0000", "nan")), "the loss is nan; the model has diverged"),
         ((LINES[0].replace("1,005", "900"), LINES[1]), "is of 900 tokens, .* has 1,005"),
     ],

@@ -39,7 +39,7 @@ def test_what_every_metric_declares(metric):
 def test_an_unknown_or_doubled_metric_is_refused():
     with pytest.raises(CommandError, match="no metric glue; choose from .*bleu"):
         find_metric("glue")
-    with pytest.raises(ValueError, match="there is a metric 'bleu' already"):
+    with pytest.raises(ValueError, match="metric 'bleu' is registered twice"):
         register_metric("bleu")(type(METRICS["bleu"]))
 
 
@@ -61,7 +61,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
 
 @pytest.mark.parametrize("name", [x for x in experiment_names() if find_experiment(x).words])
 def test_a_corpus_of_words_has_no_subword_units(name):
-    with pytest.raises(CommandError, match=f"{name} has no subword units; leave subword out"):
+    with pytest.raises(CommandError, match=f"{name} has no subword units; drop subword="):
         plan_of(name, "--subword", "sentencepiece")
 
 
@@ -115,8 +115,8 @@ def test_predictions_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda lines: lines[:-1], "does not end with the accuracy"),
-        (lambda lines: [*lines, lines[-1]], "does not end with the accuracy, once"),
+        (lambda lines: lines[:-1], "does not end with exactly one accuracy"),
+        (lambda lines: [*lines, lines[-1]], "does not end with exactly one accuracy"),
         (lambda lines: lines[1:], "lacks sentences"),
         (lambda lines: [lines[0], *lines], "or has some twice"),
         (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "lacks sentences"),
@@ -133,7 +133,7 @@ def test_the_predictions_must_be_of_the_corpus(tmp_path):
     (tmp_path / "tok").mkdir()
     write(tmp_path / "tok/test.label", "1", "1")
     log = write(tmp_path / "log", *lines_of(FOUND, "test"))
-    with pytest.raises(CommandError, match="their labels are not the 2 of .*test.label"):
+    with pytest.raises(CommandError, match="whose labels are not the 2 of .*test.label"):
         METRICS["accuracy"].scores(log, tmp_path, "test")
     write(tmp_path / "tok/test.label", "1", "0")
     scores = METRICS["accuracy"].scores(log, tmp_path, "test")["accuracy"]

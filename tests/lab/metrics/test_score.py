@@ -272,7 +272,7 @@ def test_only_the_best_of_several_translations_counts(tmp_path) -> None:
         (lambda text: without(text, "D-3"), "lacks translation D-3;"),
         (lambda text: without(text, "T-3"), "lacks reference T-3;"),
         (lambda text: re.sub(r"\w-[234]\t.*\n", "", text), "lacks reference T-2 and 2 more"),
-        (lambda text: without(without(text, "T-"), "D-"), "holds no translation"),
+        (lambda text: without(without(text, "T-"), "D-"), "has no translation"),
         (lambda text: text.replace("zug nicht", "zu@@ g nicht"), "BPE segment 'zu@@'"),
         (
             lambda text: re.sub(r"BLEU4 = .*", "BLEU = 1.0 2/3/4/5", text),
@@ -298,7 +298,7 @@ def test_another_number_of_references(tmp_path) -> None:
     reference.write_text(REFERENCE.read_text(encoding="utf-8") + "Noch einer.\n", encoding="utf-8")
     with pytest.raises(CommandError) as error:
         score_log(LOG, reference, LOWER)
-    assert f"{LOG} holds 8 translations and {reference} 9 lines" in str(error.value)
+    assert f"{LOG} has 8 translations, but {reference} has 9 lines" in str(error.value)
     assert "--required-batch-size-multiple 1" in str(error.value)
 
 

@@ -364,8 +364,8 @@ class Narrowing(OnTheSum):
             "attribute 'cross') in a decoder, whose layers have the branches self, cross",
         ),
         (Narrowing, "branches", "an encoder: input shape (5, 3, 24), output shape (80, 3, 24)"),
-        (Dropping, "gradient", "an encoder: no gradient: branch ffn of layer 1"),
-        (Detaching, "gradient", "an encoder: no gradient: its parameter scale"),
+        (Dropping, "gradient", "an encoder: branch ffn of layer 1 has no gradient"),
+        (Detaching, "gradient", "an encoder: its parameter scale has no gradient"),
         (
             LeakingPlacement,
             "positions",

@@ -1,4 +1,4 @@
-"""The losses over training."""
+"""Curves of the losses over training."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from norm_lab.study.significance import CONFIDENCE
 from norm_lab.study.study import Study
 
 FEWEST_POINTS = 3
-"""Points that a run needs for a curve."""
+"""The number of points that a run needs for a curve."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Arms that are drawn on the same axes; ``names`` are those in the legend, by arm."""
+    """Arms that are drawn on the same axes; ``names`` are their names in the legend, by arm."""
 
     title: str
     names: Mapping[str, str]
@@ -45,10 +45,13 @@ class Panel:
 
 
 def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> list[Panel]:
-    """Divide arms into panels: one for each group, or one for each arm if there are too many.
+    """Divide arms into panels: one per group, or one per arm if there are too many.
 
-    A group has the short names of its arms, without baselines. ``out`` are the arms with their own
-    scale. A panel of one arm has its name as the title, as the legend does not have it.
+    A panel of one arm has the arm's name as its title, because the legend does not have it.
+
+    Args:
+        groups: for each group, the short names of its arms, without baselines.
+        out: the arms with a scale of their own.
     """
     crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
     together, apart = [], []
@@ -80,11 +83,11 @@ def curves_in_panels(
     settled: float = 0,
     log: bool = False,
 ) -> Figure:
-    """Lines with bands, in panels with a common scale, except those with their own.
+    """Draw lines with bands, in panels with a common scale, except those with their own.
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        baseline: gives the line of the baseline in a panel, columns ``x`` and ``mean``.
+        baseline: returns the line of the baseline in a panel, with columns ``x`` and ``mean``.
         settled: the scale ignores points before this share of the x axis.
         log: use a logarithmic x axis.
     """
@@ -144,7 +147,7 @@ def curves_in_panels(
 def interval_of_means(
     points: pd.DataFrame, by: Sequence[str], value: str, test_to_train: float = 0.0
 ) -> pd.DataFrame:
-    """The mean of a value and its band: the 95 % interval, or the range for two seeds.
+    """Return the mean of a value and its band: the 95 % interval, or the range for two seeds.
 
     Args:
         points: one row per seed and group; the column ``x`` is averaged too.
@@ -177,14 +180,14 @@ in length, so the updates are averaged too."""
 
 
 def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """The finite losses of runs of a study, in the subset that is logged most often.
+    """Return the finite losses of runs of a study, in the subset that is logged most often.
 
     Args:
-        runs: those with a result, or the failures.
+        runs: the runs with a result, or the failures.
 
     Returns:
-        columns ``arm``, ``seed``, ``epoch``, ``number`` (of the point in its epoch), ``x`` (the
-        number of updates), ``loss``, and of failures ``state``.
+        columns ``arm``, ``seed``, ``epoch``, ``number`` (the index of the point in its epoch),
+        ``x`` (the number of updates), ``loss``, and for failures ``state``.
     """
     runs = runs.filter(items=["arm", *RUN_KEY, "state"])
     curves = study.curves[study.curves["loss"].notna()]
@@ -195,7 +198,7 @@ def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_curves(points: pd.DataFrame, test_to_train: float = 0.0) -> pd.DataFrame:
-    """The mean loss of each arm at the points that all its seeds have; see interval_of_means."""
+    """Return each arm's mean loss where all its seeds have a point; see interval_of_means."""
     lines = interval_of_means(points, ["arm", "epoch", "number"], "loss", test_to_train)
     return lines[lines["seeds"] == lines["arm"].map(points.groupby("arm")["seed"].nunique())]
 
@@ -203,7 +206,7 @@ def mean_curves(points: pd.DataFrame, test_to_train: float = 0.0) -> pd.DataFram
 def curve_differences(
     points: pd.DataFrame, pairs: Sequence[tuple[str, str]], test_to_train: float = 0.0
 ) -> pd.DataFrame:
-    """The mean over seeds of the difference between the loss and that of the baseline."""
+    """Return the mean over seeds of the difference between the loss and that of the baseline."""
     tables = [points.iloc[:0]]
     for arm, baseline in pairs:
         if arm != baseline:
@@ -223,7 +226,7 @@ SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
 
 
 def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
-    """The panels for both the differences and the losses."""
+    """Return the panels for both the differences and the losses."""
     differences = curve_differences(points, study.pairs, split_ratio(study.runs))
     last = differences[differences["x"] >= differences["x"].max() / 2]
     sizes = last["mean"].abs().groupby(last["arm"]).max()
@@ -236,7 +239,7 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
 
 
 def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure | None:
-    """The loss over updates, or its difference to the baseline's with the same seed.
+    """Return the loss over updates, or its difference to the baseline's with the same seed.
 
     A run that failed or diverged is a thin line that ends in a cross; it has no difference.
     """

@@ -15,8 +15,8 @@ import pandas as pd
 
 from norm_lab.study.study import Study
 
-# Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
-# on white, without black, and without yellow, which is close to the orange.
+# The colors of Okabe and Ito, which color-blind readers can distinguish and which are visible on
+# black and on white; without black, and without yellow, which is close to the orange.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 INK = "#010203"
@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
     "legend.handlelength": 3.5,  # two periods of the longest dash, beside a marker
 }
 MOST_LINES = 6
-"""Arms in a panel, including the baseline; if there are more, each has its own panel."""
+"""Arms per panel, including the baseline; if there are more, each has a panel of its own."""
 OUTLIER = 3
 """An arm that is larger than the next smaller one by this factor has its own scale."""
 
@@ -71,12 +71,12 @@ class Figure:
 
     @property
     def csv(self) -> str:
-        """The data as CSV."""
+        """Return the data as CSV."""
         return str(self.data.to_csv(index=False, float_format="%.10g"))
 
     @cached_property
     def svg(self) -> str:
-        """An SVG element for a page, in the text color and the width of the page."""
+        """Return an SVG element for a page, in the text color and the width of the page."""
         text = self._render("svg", transparent=True, metadata={"Date": None}).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -87,12 +87,12 @@ class Figure:
 
     @property
     def standalone(self) -> str:
-        """An SVG file, with its own text color."""
+        """Return an SVG file, with its own text color."""
         return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
 
     @property
     def pdf(self) -> bytes:
-        """A PDF file."""
+        """Return a PDF file."""
         return self._render("pdf", metadata={"CreationDate": None})
 
     def _render(self, form: str, **options: Any) -> bytes:
@@ -112,7 +112,7 @@ class Figure:
 
 
 def style(place: int) -> dict[str, Any]:
-    """The color and dashes of line number ``place``, from 0: 36 different styles.
+    """Return the color and dashes of line number ``place``, from 0: 36 different styles.
 
     The first six differ from each other in both.
     """
@@ -135,18 +135,18 @@ def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
 
 
 def legend_height(names: Sequence[str]) -> float:
-    """The height of ``legend_below`` for these names, in inches."""
+    """Return the height of ``legend_below`` for these names, in inches."""
     return 0.1 + 0.2 * math.ceil(len(names) / _legend_columns(names))
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    """The number of columns that fit, with about 5 points per letter and 50 for the line."""
+    """Return the number of columns that fit, with about 5 points per letter and 50 for the line."""
     widest = 50 + 5 * max(map(len, names), default=0)
     return max(1, min(3, int(WIDTH * 72 / widest)))
 
 
 def _shortened(match: re.Match[str]) -> str:
-    """A coordinate rounded to a hundredth of a point, for smaller files."""
+    """Return a coordinate rounded to a hundredth of a point, for smaller files."""
     return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
 
 
@@ -155,10 +155,10 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def outliers(sizes: Mapping[str, float]) -> list[str]:
-    """The arms that need their own scale, as their distance from the center flattens the others.
+    """Return the arms that need their own scale, because they would flatten the others.
 
-    In the larger half of the arms, sorted by size, these are all from the first one on that is
-    :data:`OUTLIER` times as large as the one before it.
+    In the larger half of the arms, sorted by size, these are all arms from the first one that is
+    :data:`OUTLIER` times as large as the previous one.
     """
     ranked = sorted(sizes, key=lambda arm: sizes[arm])
     for place in range(max(2, (len(ranked) + 1) // 2), len(ranked)):
@@ -168,7 +168,7 @@ def outliers(sizes: Mapping[str, float]) -> list[str]:
 
 
 Registered = Callable[[Study], Figure | None]
-"""Returns None if the study has no data for the figure."""
+"""A function that draws a figure of a study, or returns None if the study has no data for it."""
 FIGURES: dict[str, tuple[str, Registered]] = {}
 """The section of the page and the function of each figure, by its name."""
 SECTIONS = ("verdicts", "training", "speed", "statistics")
@@ -180,7 +180,7 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
 
     def register(drawing: Registered) -> Registered:
         if section not in SECTIONS:
-            raise ValueError(f"no section {section!r}; choose from {', '.join(SECTIONS)}")
+            raise ValueError(f"section is {section!r}; choose from {', '.join(SECTIONS)}")
         FIGURES[name] = (section, drawing)
         return drawing
 
@@ -188,10 +188,10 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
 
 
 def short_name(arm: str, placement: str) -> str:
-    """The name of an arm without its placement."""
+    """Return the name of an arm without its placement."""
     return arm.removesuffix(f", {placement}")
 
 
 def baselines_of(study: Study) -> str:
-    """The baselines, as part of a sentence."""
+    """Return the baselines, as part of a sentence."""
     return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))

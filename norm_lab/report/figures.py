@@ -38,13 +38,13 @@ from norm_lab.study.study import Study
 
 
 def figures_of_page() -> dict[str, tuple[str, Registered]]:
-    """The section and the function of each figure by its name, in the order of the page."""
+    """Return the section and the function of each figure by its name, in the order of the page."""
     return dict(sorted(FIGURES.items(), key=lambda figure: SECTIONS.index(figure[1][0])))
 
 
 @figure("speed", "speed")
 def speed(study: Study) -> Figure | None:
-    """The score against training time, one point per arm; None if times are not comparable."""
+    """Return the score against training time, or None if times are not comparable."""
     if not study.times_comparable:
         return None
     title = study.metric.title
@@ -88,7 +88,7 @@ class SettingCurve:
     source: str = ""
 
     def column(self, runs: pd.DataFrame) -> pd.Series | None:
-        """The number of each run; None if it does not vary."""
+        """Return the number of each run; None if it does not vary."""
         for key in self.keys:
             column = f"settings.model.{key}"
             if column in runs and runs[column].nunique(dropna=False) > 1:
@@ -97,7 +97,7 @@ class SettingCurve:
         return None
 
     def without(self, label: str) -> str:
-        """The label of an arm without the number: ``batchnorm`` of ``batchnorm-stat-tokens-9``."""
+        """Return a label without its number: ``batchnorm`` for ``batchnorm-stat-tokens-9``."""
         names = "|".join(key.removeprefix("norm_").replace("_", "-") for key in self.keys)
         return re.sub(rf"-({names})-\d+\b", "", label)
 
@@ -114,7 +114,7 @@ SETTING_CURVES = {
 
 
 def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | None:
-    """The score against a number that arms vary, a line for each family of arms with several."""
+    """Return the score against a number that arms vary, one line per family of arms."""
     numbers = curve.column(study.runs)
     if numbers is None:
         return None
@@ -164,7 +164,7 @@ for name, curve in SETTING_CURVES.items():
 def sensitivity_figure(
     trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
 ) -> Figure:
-    """The outcome of tuning against the tuned key, a line for each arm; ``chosen`` is marked."""
+    """Return the outcome of tuning against the tuned key, one line per arm; mark ``chosen``."""
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
@@ -178,7 +178,7 @@ def sensitivity_figure(
             at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
             axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
             lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
-            if len(lost):  # an empty line that is not clipped would widen the margins
+            if len(lost):  # an empty line would widen the margins
                 top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 

@@ -15,7 +15,7 @@ def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"cannot make {out}: {error.strerror}") from error
+        raise CommandError(f"cannot create {out}: {error.strerror}") from error
     for name, content in contents.items():
         with atomic_write(out / name) as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
@@ -23,7 +23,7 @@ def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
 
 
 def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
-    """The SVG and CSV files of figures, by name."""
+    """Return the SVG and CSV files of figures, by name."""
     files: dict[str, str] = {}
     for drawn in figures:
         files |= {f"{drawn.name}.svg": drawn.standalone, f"{drawn.name}.csv": drawn.csv}

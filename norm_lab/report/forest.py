@@ -25,14 +25,14 @@ from norm_lab.study.study import Study
 def forest_plot(
     name: str, title: str, data: pd.DataFrame, rows: pd.DataFrame, axis: str, zero: bool = False
 ) -> Figure:
-    """A forest plot: for each arm a row with its seeds as dots, its mean and interval.
+    """Return a forest plot: for each arm a row with its seeds as dots, its mean and interval.
 
     Arms are under the heading of their group. Outliers are in a panel on the right with its own
     scale.
 
     Args:
-        rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, those
-            of the seeds; and ``filled``, whether the mark is filled.
+        rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, the
+            values of the seeds; and ``filled``, whether the mark is filled.
         axis: the label of the axis.
         zero: draw a line at 0, and measure outliers from 0 instead of the median.
     """
@@ -85,7 +85,7 @@ def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
 
 @figure("differences", "verdicts")
 def differences(study: Study) -> Figure | None:
-    """A forest plot of the difference of every arm from its baseline."""
+    """Return a forest plot of the difference of every arm from its baseline."""
     table = study.comparisons.of()
     table = table[table["difference"].notna()]
     if table.empty:
@@ -116,7 +116,7 @@ def differences(study: Study) -> Figure | None:
 
 
 def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> str:
-    """The label of a row: the arm, and the baseline if that has another placement."""
+    """Return the label of a row: the arm, and the baseline if that has another placement."""
     arm, baseline = row["arm"], row["baseline"]
     if placements[arm] == placements[baseline]:
         return str(arm)
@@ -125,7 +125,7 @@ def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> 
 
 @figure("scores", "verdicts")
 def scores(study: Study) -> Figure:
-    """A forest plot of the scores of every arm."""
+    """Return a forest plot of the scores of every arm."""
     table = describe_arms(study.runs, study.arms)
     values = study.runs.groupby("arm")["score"].agg(tuple)
     rows = table.assign(

@@ -1,7 +1,7 @@
 """A report as LaTeX: its tables with booktabs, its figures as PDF, and a document with both.
 
-Each table is a file for ``\\input`` in a paper, which needs ``booktabs``, and ``longtable`` for a
-table of more than a page. ``report.tex`` is a complete document.
+Each table is a file for ``\\input`` in a paper, which needs ``booktabs``, and ``longtable`` for
+tables of more than a page. ``report.tex`` is a complete document.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 from norm_lab.report.figure import Figure
 
 LONGEST = 40
-"""Rows that fit on a page."""
+"""The number of rows that fit on a page."""
 SPECIAL = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -35,12 +35,12 @@ DOCUMENT = r"""\documentclass{article}
 
 
 def escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
+    """Return text with LaTeX's special characters escaped."""
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
 def latex_table(name: str, caption: str, table: pd.DataFrame, left: Collection[str]) -> str:
-    """A table of text with its caption; the columns ``left`` are aligned to the left."""
+    """Return a table of text with its caption; the columns ``left`` are aligned to the left."""
     text = table.map(_cell).rename(columns=escaped)
     columns = "".join("l" if title in left else "r" for title in table)
     options = {"index": False, "caption": escaped(caption), "label": f"tab:{name}"}
@@ -52,7 +52,7 @@ def latex_table(name: str, caption: str, table: pd.DataFrame, left: Collection[s
 
 
 def _cell(text: str) -> str:
-    """The text of a cell; signed numbers are in math mode, so that a minus is no hyphen."""
+    """Return the text of a cell; signed numbers are in math mode, so that a minus is no hyphen."""
     if text == "-":
         return "--"
     words = text.split(" ")
@@ -64,7 +64,7 @@ def _is_signed(word: str) -> bool:
 
 
 def latex_figure(figure: Figure) -> str:
-    """A figure environment that includes the PDF, with the caption."""
+    """Return a figure environment that includes the PDF, with the caption."""
     return "\n".join(
         [
             r"\begin{figure}[htbp]",
@@ -78,7 +78,7 @@ def latex_figure(figure: Figure) -> str:
 
 
 def document(title: str, tables: Iterable[str], figures: Iterable[Figure]) -> str:
-    """``report.tex``, with the files of these tables and the figures."""
+    """Return ``report.tex``, which includes the files of these tables and the figures."""
     parts = [rf"\input{{{name}.tex}}" for name in tables]
     parts += [latex_figure(figure) for figure in figures]
     return DOCUMENT % (escaped(title), "\n\\clearpage\n".join(parts))

@@ -44,7 +44,7 @@ HTML, LATEX = "html", "latex"
 OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
 TUNED = ".tuned.json"
-"""The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
+"""The suffix of the file that ``norm-plugin tune`` writes to the folder of the study file."""
 
 
 def content_of(
@@ -53,7 +53,7 @@ def content_of(
     loss: float | None = None,
     tuned: Tuned | None = None,
 ) -> dict[str, Any]:
-    """The variables of the template; see :func:`tables_of`.
+    """Return the variables of the template; see :func:`tables_of`.
 
     If ``loss`` is None, it is the lowest one of the baseline.
     """
@@ -119,7 +119,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         return Markup(f"inserted-{len(inserted) - 1}-here")
 
     def table(name: str) -> Markup:
-        """The table of this name, if there is one."""
+        """Return the table of this name, if there is one."""
         if name not in content["tables"]:
             return Markup("")
         each = content["tables"][name]
@@ -131,7 +131,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         return insert(in_html, text.get_template("figure.md.jinja").render(drawn, figure=each))
 
     def drawings(section: str) -> Markup:
-        """The figures of a section, a paragraph each."""
+        """Return the figures of a section, a paragraph each."""
         return Markup("\n\n").join(map(figure, content["figures"][section]))
 
     page = text.get_template("report.md.jinja").render(content, table=table, drawings=drawings)
@@ -145,7 +145,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
 
 
 def command_of(args: argparse.Namespace, *names: str) -> str:
-    """The command with these of its options, as far as they were given."""
+    """Return the command with those of its options ``names`` that were given."""
     argv = ["norm-plugin", "report", *map(str, args.folders)]
     for name in names:
         value = getattr(args, name)
@@ -158,15 +158,15 @@ def command_of(args: argparse.Namespace, *names: str) -> str:
 def _renaming(text: str) -> tuple[str, str]:
     old, equals, new = text.rpartition("=")
     if not (old and equals and new):
-        raise argparse.ArgumentTypeError(f"it is {text!r} and must be A=B")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A=B")
     return old, new
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options of the command ``report``."""
+    """Return the options of the command ``report``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin report",
-        description="Write a page on a comparison: OUT/index.html, OUT/report.md and "
+        description="Write a page that compares runs: OUT/index.html, OUT/report.md and "
         "OUT/comparisons.csv.",
     )
     add = parser.add_argument
@@ -195,11 +195,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``report``."""
+    """Run the command ``report``."""
     args = parse(argv)
     for package in ("jinja2", "markdown_it", "matplotlib"):
         if importlib.util.find_spec(package) is None:
-            raise CommandError(f"this needs {package}; pip install 'norm_plugin[analysis]'")
+            raise CommandError(f"{package} is missing; pip install 'norm_plugin[analysis]'")
     file = None if args.study is None else read_study_file(study_path(args.study))
     study = read_study(
         args.folders, args.baseline, dict(args.label), file, args.vary, declared_labels=True
@@ -212,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.figure is not None:
         drawn = figures_of_page()[args.figure][1](study)
         if drawn is None:
-            raise CommandError(f"there is no data for the figure {args.figure} in these results")
+            raise CommandError(f"these results have no data for the figure {args.figure}")
         print(*write_files(figure_files([drawn]), args.out), sep="\n")
         return 0
     content = {

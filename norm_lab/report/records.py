@@ -1,11 +1,11 @@
-"""Reads the statistics over training that ``--norm-record`` has written, as tables.
+"""Read the statistics over training that ``--norm-record`` has written, as tables.
 
     norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
     norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
     norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
 
 The first form describes the file. The second prints the data of a figure as CSV, one row per update
-and site. The third reads the statistics that are kept beside a result, with three digits; published
+and site. The third reads the statistics that are stored with a result, with three digits; published
 results have them in ``statistics.zip``. ``norm_plugin/models/recording/measures.py`` defines the
 values.
 """
@@ -52,11 +52,11 @@ LOGARITHMIC = 20
 
 
 def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
-    """Recorded statistics: a row of panels for each value, a column for each of up to four places.
+    """Return a figure of recorded statistics: one row of panels per value, up to four places.
 
     A line is the mean over the seeds of an arm, at the updates that all its records have. More than
     six arms need more rows, each with the baseline. The figures of the PowerNorm paper show the
-    encoder; the norm of the paper is its first one.
+    encoder; the norm of the paper is its first norm.
     """
     values = recorded(study.runs, what)
     places = drawn_places(values, what)
@@ -114,7 +114,7 @@ DRAWN_LEVELS = (0.05, 0.5, 0.95)
 """The quantiles over channels that are drawn."""
 MOST_PLACES = 4
 CHECKSUM = f"kept.{STATISTICS}.sha256"
-"""The column of runs with the checksum of the kept statistics."""
+"""The column of runs with the checksum of the stored statistics."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ RECORDED: dict[str, Recorded] = {
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record in a file of ``--norm-record``, or in the file kept beside a result.
+    """Return the record in a file of ``--norm-record``, or in the file stored with a result.
 
     It has the form of :func:`norm_lab.results.artifacts.to_columns`.
 
@@ -212,14 +212,14 @@ def read_record(path: Path) -> dict[str, Any]:
         return to_columns(record_lines(path), digits=None)
     record: dict[str, Any] | None = read_statistics(path)["record"]
     if record is None:
-        raise CommandError(f"{path} holds no record: the run was made without --norm-record")
+        raise CommandError(f"{path} has no record, since the run had no --norm-record")
     return record
 
 
 def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES) -> pd.DataFrame:
-    """The values ``names`` in a part of a record: columns ``update``, ``place`` and the names.
+    """Return the values ``names`` in a part of a record: columns ``update``, ``place`` and names.
 
-    A value over channels has a column for each quantile: ``batch_mean_0.5`` is the median.
+    A value over channels has one column per quantile: ``batch_mean_0.5`` is the median.
     """
     updates = record["updates"]
     drawn: dict[str, list[Any]] = {"update": [], "place": []}
@@ -247,7 +247,7 @@ def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES
 
 
 def _number_columns(name: str, values: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """A recorded value as a column, or one over channels as a column for each quantile."""
+    """Yield a recorded value as a column, or one over channels as a column for each quantile."""
     if not any(isinstance(value, list) for value in values):
         yield name, values
         return
@@ -257,7 +257,7 @@ def _number_columns(name: str, values: list[Any]) -> Iterator[tuple[str, list[An
 
 
 def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The statistics that are kept of a run, a row of the table of runs; None if there are none."""
+    """Return the stored statistics of a run, given its row of the table of runs, or None."""
     return _statistics(run["folder"], run["norm"], run["seed"], run.get(CHECKSUM))
 
 
@@ -270,12 +270,12 @@ def _statistics(folder: str, norm: str, seed: int, checksum: Any) -> dict[str, A
 
 
 def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of ``--norm-record`` that is kept of a run; None if there is none."""
+    """Return the stored record of ``--norm-record`` of a run, or None."""
     return (statistics_of(run) or {}).get("record")
 
 
 def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
-    """The drawn values of all runs of a study with a record.
+    """Return the drawn values of all runs of a study with a record.
 
     Returns:
         columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``;
@@ -299,7 +299,7 @@ def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
 
 
 def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
-    """Up to four places in a table of recorded values, evenly spaced."""
+    """Return up to four places in a table of recorded values, evenly spaced."""
     places = list(dict.fromkeys(values["place"]))
     wanted = [place for place in places if place.startswith(what.stack)] or places
     if len(wanted) <= MOST_PLACES:
@@ -309,7 +309,7 @@ def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
 
 
 def short_place(path: str) -> str:
-    """``encoder 1 self`` for ``encoder.layers.0.self_attn_layer_norm``."""
+    """Return a short name: ``encoder 1 self`` for ``encoder.layers.0.self_attn_layer_norm``."""
     attributes = {attribute: branch for branch, attribute in STOCK_NORMS.items()}
     parts = path.split(".")
     if "layers" in parts:
@@ -320,7 +320,7 @@ def short_place(path: str) -> str:
 
 
 def short_value(value: str) -> str:
-    """The label of a row of panels."""
+    """Return the label of a row of panels."""
     name, _, level = value.rpartition("_")
     if level.replace(".", "").isdecimal():
         return f"{name}\n{float(level):.0%} quantile"
@@ -328,7 +328,7 @@ def short_value(value: str) -> str:
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """A description of a record."""
+    """Return a description of a record."""
     updates = record["updates"]
     lines = [
         f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "
@@ -342,14 +342,14 @@ def summary(record: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``records``."""
+    """Run the command ``records``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin records",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, help="written by --norm-record")
-    parser.add_argument("--figure", choices=RECORDED, help="print its data as CSV")
+    parser.add_argument("file", type=Path, help="a file that --norm-record has written")
+    parser.add_argument("--figure", choices=RECORDED, help="print the figure's data as CSV")
     text = "prefixes of the paths of norms or layers (default: all)"
     parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
     args = parser.parse_args(argv)

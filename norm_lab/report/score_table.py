@@ -27,10 +27,11 @@ NOT_COMPUTED = "not computed"
 
 
 def score_table(runs: pd.DataFrame) -> str:
-    """The scores of an experiment in Markdown, one row per norm, with notes.
+    """Return the scores of an experiment in Markdown, one row per norm, with notes.
 
-    Raises CommandError for runs that cannot be compared: different data, different splits, or
-    seeds of one norm with different settings.
+    Raises:
+        CommandError: the runs cannot be compared: they have different data or splits, or seeds of
+            one norm have different settings.
     """
     check_same_data(runs)
     check_alike(runs, "split", ["split"])
@@ -61,7 +62,7 @@ def score_table(runs: pd.DataFrame) -> str:
 
 
 def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
-    """A row of the table; old results may lack a kind of score or the speed."""
+    """Return a row of the table; old results may lack a kind of score or the speed."""
     check_same_sources(runs)
     check_settings_alike(runs, ("model", *TRAINING))
 
@@ -85,7 +86,7 @@ def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``score-table``."""
+    """Run the command ``score-table``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin score-table",
         description="Print the table of an experiment in Markdown.",

@@ -4,7 +4,7 @@
 
 prints a table, and writes ``spectrum.csv`` and ``spectrum.svg``. Singular values are divided by
 the largest one of their embedding, so that the curves show how fast they decay. The paper plots
-those of the shared embedding of IWSLT14; without shared embeddings there is a curve for each side.
+that of the shared embedding of IWSLT14; without shared embeddings there is one curve per side.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from norm_plugin.io.files import check_output
 
 @figure("spectrum", "statistics")
 def spectrum(study: Study) -> Figure | None:
-    """The singular values of the embeddings: a line for each arm and side, the mean over seeds."""
+    """Return the singular values of the embeddings, one line per arm and side, as seed means."""
     seeds: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for run in study.runs.to_dict("records"):
         for entry in (statistics_of(run) or {}).get("spectra", []):
@@ -54,7 +54,7 @@ def spectrum(study: Study) -> Figure | None:
 def spectrum_figure(
     title: str, data: pd.DataFrame, curves: Sequence[tuple[str, Any, dict[str, Any]]]
 ) -> Figure:
-    """Singular values over their index; ``curves`` have a label, the values and a style each."""
+    """Draw singular values over their index; ``curves`` have a label, values and a style each."""
 
     def plot(axes: Any) -> None:
         for label, values, look in curves:
@@ -72,7 +72,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 def table_text(spectra: Sequence[Spectrum]) -> str:
-    """A table with one row per spectrum."""
+    """Return a table with one row per spectrum."""
     rows = []
     for spectrum in spectra:
         at = {share: max(round(share * len(spectrum.values)) - 1, 0) for share in SHARES}
@@ -92,7 +92,7 @@ def table_text(spectra: Sequence[Spectrum]) -> str:
 
 
 def figure_of(spectra: Sequence[Spectrum]) -> Figure:
-    """Singular values over their index, one line per spectrum."""
+    """Return a figure of singular values over their index, one line per spectrum."""
     tables = [
         pd.DataFrame(
             {
@@ -112,7 +112,7 @@ def figure_of(spectra: Sequence[Spectrum]) -> Figure:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin spectrum",
         description=__doc__,

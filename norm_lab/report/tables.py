@@ -42,7 +42,7 @@ class Table(NamedTuple):
 def tables_of(
     study: Study, data: Path | None = None, loss: float | None = None, tuned: Tuned | None = None
 ) -> dict[str, Table]:
-    """The tables of the page by name, without empty ones.
+    """Return the tables of the page by name, without empty ones.
 
     Args:
         data: the prepared corpus, for the references of the tests on translations.
@@ -129,7 +129,7 @@ def tables_of(
 
 
 def comparisons_csv(study: Study) -> str:
-    """All comparisons as CSV, the declared ones first."""
+    """Return all comparisons as CSV, the declared ones first."""
     both = [study.comparisons.declared, study.comparisons.every]
     table = pd.concat([table for table in both if len(table)]).drop_duplicates(
         ["arm", "baseline", "outcome"]
@@ -142,7 +142,7 @@ COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutati
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The shown columns of declared comparisons; n is the number of pairs, if any."""
+    """Return the shown columns of declared comparisons; n is the number of pairs, if any."""
     pairs = comparisons["by_seed"].map(len)
     comparisons = comparisons.assign(n=comparisons["n"].mask(pairs > 0, pairs))
     columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
@@ -151,9 +151,9 @@ def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
 
 
 def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """The shown columns of :func:`compare_arms`; arms without a result come last.
+    """Return the shown columns of :func:`compare_arms`; arms without a result come last.
 
-    Arms that have results, but no value of the outcome, are left out.
+    Arms that have results, but no value of the outcome, are omitted.
     """
     comparisons = comparisons[comparisons["n"] > 0]
     columns = ["arm", "verdict", "n", "mean", "standard_deviation", "low", "high", *COMPARED]
@@ -174,7 +174,7 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
-    """A note on the arms of a table with runs that have no value of its outcome; may be empty."""
+    """Return a note on arms that have runs without a value of the outcome; may be empty."""
     parts = []
     for row in comparisons.to_dict("records"):
         seeds = study.runs["seed"][study.runs["arm"] == row["arm"]].nunique()
@@ -194,12 +194,12 @@ TESTS = {
     "variance that overlapping random splits need (Nadeau and Bengio 2003)",
     "Welch": "Welch's t test of independent samples",
 }
-"""The tests in words."""
+"""The descriptions of the tests."""
 EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "
 
 
 def test_note(comparisons: pd.DataFrame) -> str:
-    """A note on the tests in a table of comparisons; empty if nothing is tested."""
+    """Return a note on the tests in a table of comparisons; empty if nothing is tested."""
     tested = comparisons[comparisons["p"].notna()]
     if tested.empty:
         return ""
@@ -223,7 +223,7 @@ def test_note(comparisons: pd.DataFrame) -> str:
 
 
 def least_loss(study: Study) -> float | None:
-    """A validation loss that every seed of the baseline reaches; None without curves.
+    """Return a validation loss that every seed of the baseline reaches; None without curves.
 
     It is the maximum over seeds of the lowest loss. The final loss is not suitable: if models
     overfit, it may be higher than at the start.
@@ -233,12 +233,12 @@ def least_loss(study: Study) -> float | None:
 
 
 def reached_table(study: Study, loss: float) -> pd.DataFrame:
-    """The time until the runs of each arm first have a validation loss of at most ``loss``.
+    """Return the time until the runs of each arm first have a validation loss of at most ``loss``.
 
     Returns:
-        columns ``arm``; ``reaching``, the number of runs that reach it, of how many; ``updates``
-        and ``minutes``, means over these runs, where all updates of a run count as equally long;
-        and ``least``, the lowest loss of any run.
+        columns ``arm``; ``reaching``, how many runs of how many reach it; ``updates`` and
+        ``minutes``, means over these runs, which assume that all updates of a run take equally
+        long; and ``least``, the lowest loss of any run.
     """
     curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
     first = curves[curves["loss"] <= loss].drop_duplicates(RUN_KEY)
@@ -260,7 +260,7 @@ def reached_table(study: Study, loss: float) -> pd.DataFrame:
 
 
 def speed_table(study: Study) -> pd.DataFrame:
-    """The score, size, speed and memory of each arm: means over seeds."""
+    """Return the score, size, speed and memory of each arm: means over seeds."""
     arms = study.runs.groupby("arm", sort=False)
 
     def mean(column: str) -> pd.Series:
@@ -281,7 +281,7 @@ def speed_table(study: Study) -> pd.DataFrame:
 
 
 def table_markdown(table: Table) -> str:
-    """A table in Markdown, with its caption and its note."""
+    """Return a table in Markdown, with its caption and its note."""
     align = ["---" if name in LEFT else "---:" for name in table.text]
     parts = [table.caption, markdown(table.text, align), table.note]
     return "\n\n".join(part for part in parts if part)

@@ -18,7 +18,7 @@ LOSS_DIGITS = 3
 
 
 class Column(NamedTuple):
-    """How a column of numbers is shown; text stays as it is.
+    """How a column of numbers is shown; text is not changed.
 
     Attributes:
         form: a format, or one of UNITS, SIGNED and P; empty for numbers as they are.
@@ -65,7 +65,7 @@ COLUMNS = {
     "stage": Column("in"),
     "progress": Column("it had reached"),
 }
-"""Other columns keep their name and values."""
+"""The form of each column; other columns keep their name and values."""
 ENDS = {column.end for column in COLUMNS.values()}
 LEFT = {
     "arm",
@@ -83,7 +83,7 @@ LEFT = {
 
 
 def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
-    """A table as text, with the titles of its columns.
+    """Return a table as text, with the titles of its columns.
 
     Args:
         outcome: the outcome of all rows, for a table without a column ``outcome``.
@@ -108,7 +108,7 @@ def _joined(ends: Sequence[str]) -> str:
 
 
 def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
-    """The text of a value; an integer has no decimal point, also if pandas made it a float."""
+    """Return the text of a value; an integer has no decimal point, even if pandas made it float."""
     if isinstance(value, str):
         return str(value) or column.missing
     if pd.isna(value):
@@ -120,13 +120,13 @@ def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
         if outcome in (*LOSSES, *metric.losses):
             return f"{value:{sign}.{LOSS_DIGITS}f}"
         return metric.text(value, sign)
-    if column.form:  # of numbers like these, only that of seeds can be infinite
+    if column.form:  # among such numbers only a number of seeds can be infinite
         return "none is enough" if math.isinf(value) else column.form.format(value)
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def p_text(value: float | None) -> str:
-    """p with three decimal places, or more if rounding would hide on which side of 5 % it is."""
+    """Return p with three decimals, or more if rounding would hide on which side of 5 % it is."""
     if value is None or pd.isna(value):
         return NOTHING
     if value < 0.0005:
@@ -136,7 +136,7 @@ def p_text(value: float | None) -> str:
 
 
 def outcome_title(outcome: str, metric: Metric) -> str:
-    """The title of an outcome: that of the metric for ``score``, a loss with its unit."""
+    """Return the title of an outcome: that of the metric for ``score``, a loss with its unit."""
     titles = {
         "score": metric.title,
         "valid_loss": f"least validation loss, {metric.loss_unit}",
@@ -146,12 +146,12 @@ def outcome_title(outcome: str, metric: Metric) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text with HTML's special characters escaped."""
+    """Return text with HTML's special characters escaped."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
-    """A table in Markdown.
+    """Return a table in Markdown.
 
     Args:
         align: ``---`` or ``---:`` for each column (default: left).
@@ -163,11 +163,11 @@ def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
 
 
 def span(counts: Iterable[int]) -> str:
-    """``1,000``, or ``998 to 1,000`` if counts differ, as on random splits of a corpus."""
+    """Return ``1,000``, or ``998 to 1,000`` if counts differ, as for random splits of a corpus."""
     ordered = sorted(counts)
     return " to ".join(f"{count:,}" for count in dict.fromkeys((ordered[0], ordered[-1])))
 
 
 def distinct(values: Iterable[object]) -> list[str]:
-    """The distinct values as sorted text, without missing ones."""
+    """Return the distinct values as sorted text, without missing ones."""
     return sorted({str(value) for value in values if not pd.isna(value)})

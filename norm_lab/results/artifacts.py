@@ -1,13 +1,13 @@
-"""The artifacts of a run: files that are kept beside its result.
+"""The artifacts of a run: files that are stored with its result.
 
-    powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, a line a sentence
+    powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, one per line
     powernorm-seed1.statistics.json.gz   the record of --norm-record in short, and the singular
                                          values of the embeddings
 
 The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
-file of another run is detected. A published folder has one archive for each kind. The 1,000 lines
-of Multi30k take 23 KB, the 6,750 of IWSLT14 about 170 KB, and statistics about 1 KB for each
-recorded update of a model with 8 layers.
+file of another run is detected. A published folder has one archive per kind. The 1,000 lines of
+Multi30k take 23 KB, the 6,750 of IWSLT14 about 170 KB, and statistics about 1 KB per recorded
+update of a model with 8 layers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRANSLATIONS, STATISTICS = "translations", "statistics"
 ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
 FORMAT = 1
 LEFT_OUT = ("positions", "batch_", "running_")
-"""Prefixes of values that are in the full record only; no figure draws them."""
+"""Prefixes of values that only the full record contains; no figure draws them."""
 DIGITS = 3
 PARTS = ("sites", "layers")
 Artifacts = dict[str, dict[str, str]]
@@ -50,7 +50,7 @@ def write_artifacts(
         checkpoint: the evaluated checkpoint; the singular values of its embeddings are stored.
     """
     from norm_lab.results.spectrum import spectra_of
-    from norm_plugin.checkpoints.files import load_checkpoint  # they import torch
+    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
 
     entries = {}
     if translations is not None:
@@ -74,7 +74,7 @@ def write_artifacts(
 
 
 def write_artifact(result: Path, kind: str, text: str) -> dict[str, str]:
-    """Write one file beside a result; returns its name and checksum."""
+    """Write one file to the folder of a result; return its name and checksum."""
     path = artifact_path(result, kind)
     content = text.encode("utf-8")
     with atomic_write(path) as stream:
@@ -83,12 +83,12 @@ def write_artifact(result: Path, kind: str, text: str) -> dict[str, str]:
 
 
 def artifact_path(result: Path, kind: str) -> Path:
-    """The file of a kind, one of ``ENDINGS``, beside the JSON file of a result."""
+    """Return the path of an artifact of a kind in ``ENDINGS``, given the file of its result."""
     return result.with_name(result.name.removesuffix(".json") + ENDINGS[kind])
 
 
 def read_artifact(run: Mapping[str, Any], kind: str) -> str | None:
-    """The text of an artifact of a run; None if the run has none.
+    """Return the text of an artifact of a run; None if the run has none.
 
     Args:
         run: the row of the run in the table of runs.
@@ -102,7 +102,7 @@ def read_artifact(run: Mapping[str, Any], kind: str) -> str | None:
     path = artifact_path(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
     content = _read(path, kind)
     if hashlib.sha256(content).hexdigest() != checksum and path.exists():
-        # a run that is repeated writes its files before its result: this is still the published one
+        # a repeated run writes its files before its result, so this is still the published file
         archived = _read_archived(path, kind)
         content = content if archived is None else archived
     if hashlib.sha256(content).hexdigest() != checksum:
@@ -132,21 +132,21 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, kind: str) -> bytes:
-    """The content of an artifact, from the file itself or from the archive beside it."""
+    """Return the content of an artifact, from its file or from the archive in the same folder."""
     archived = None if path.exists() else _read_archived(path, kind)
     try:
         return gzip.decompress(path.read_bytes()) if archived is None else archived
     except FileNotFoundError as error:
         raise CommandError(
-            f"{path} is missing, and a result names it; copy it there, or remove the result and "
-            "start its run again, which repeats the score stage alone"
+            f"{path} is missing, but a result names it; copy it there, or remove the result and "
+            "start its run again, which only repeats the score stage"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise CommandError(f"cannot read {path}: {error}") from error
 
 
 def _read_archived(path: Path, kind: str) -> bytes | None:
-    """The content of an artifact from the archive beside it; None if it is not there."""
+    """Return the content of an artifact from the archive in its folder, or None."""
     archive, name = path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
     try:
         status = archive.stat()
@@ -161,17 +161,17 @@ def _read_archived(path: Path, kind: str) -> bytes | None:
 
 @lru_cache(maxsize=4)
 def _open_archive(archive: Path, version: tuple[int, int]) -> zipfile.ZipFile:
-    """The archive of many runs, opened once; another ``version`` has replaced it."""
+    """Return the archive of many runs, opened once per ``version`` of the file."""
     return zipfile.ZipFile(archive)
 
 
 def record_lines(path: Path) -> list[dict[str, Any]]:
-    """The header and the records in a file of ``--norm-record``.
+    """Return the header and the records in a file of ``--norm-record``.
 
     Raises:
         CommandError: the file is missing, has no records, or has another version.
     """
-    from norm_plugin.models.recording import read_records  # its package imports fairseq
+    from norm_plugin.models.recording import read_records  # imports fairseq
 
     try:
         with reading(path):
@@ -179,12 +179,12 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if len(lines) < 2:
-        raise CommandError(f"{path} holds no record yet")
+        raise CommandError(f"{path} has no record yet")
     return lines
 
 
 def to_columns(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
-    """A record of ``--norm-record`` by columns, rounded and without ``LEFT_OUT``.
+    """Return a record of ``--norm-record`` by columns, rounded and without ``LEFT_OUT``.
 
     Args:
         digits: significant digits; None keeps all digits and all values.
@@ -208,7 +208,7 @@ def to_columns(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> 
 
 
 def _significant(value: Any, digits: int | None) -> Any:
-    """A value with so many significant digits; None if it is not finite, as JSON has no NaN."""
+    """Return a value rounded to significant digits; None if not finite, as JSON has no NaN."""
     if isinstance(value, list):
         return [_significant(element, digits) for element in value]
     if value is None or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""A folder of results, read once; ``table.py`` makes tables of it.
+"""Read a folder of results once; ``table.py`` makes tables of it.
 
 A finished run has ``<experiment>/<norm>-seed<N>.json``, see ``result.py``; a run that failed or
 diverged has ``<experiment>/failed/<norm>-seed<N>.json``. ``norm-plugin publish`` stores such a
@@ -8,11 +8,11 @@ folder as a few files, see ``publishing.py``:
     shared.json       the values that all runs share, by the same names
     curves.csv        the losses over training: one row per run, subset and update
     failed.csv        one row per run without a result, if there are any
-    statistics.zip    files that are kept beside the results, see ``artifacts.py``
+    statistics.zip    files that are stored with the results, see ``artifacts.py``
     translations.zip
 
-A folder may hold both forms. The file of a run then takes precedence over its row. Reading imports
-neither torch nor fairseq.
+A folder may contain both forms. The file of a run then takes precedence over its row. Reading
+imports neither torch nor fairseq.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "
 """The first columns of a published table."""
 RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "sources")
-"""Values that remain a dictionary in one column, as their keys contain dots."""
+"""Values that remain a dictionary in one column, because their keys contain dots."""
 TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("experiment", "norm", "metric", "date", "state"), str),
     **dict.fromkeys(("scores", "curves", "kept", "differs", "settings", "data", "model"), dict),
@@ -61,7 +61,7 @@ RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "faile
 
 
 def check_result(result: Any, path: Path) -> Result:
-    """The content of the file of a result; CommandError for an unknown schema or another name.
+    """Return the content of a result's file; CommandError for a wrong schema or name.
 
     Schema 2 existed for translation only, with the scores under ``bleu``.
     """
@@ -72,7 +72,7 @@ def check_result(result: Any, path: Path) -> Result:
         raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
     _check_types(result, path)
     if path.name != result_name(result["norm"], result["seed"]):
-        raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
+        raise CommandError(f"{path} has the result of {result['norm']}, seed {result['seed']}")
     return dict(result)
 
 
@@ -87,25 +87,23 @@ def _check_types(run: Mapping[str, Any], path: Path) -> None:
             raise CommandError(f"{path} has the {name} {str(value)[:60]!r}; write it again")
     for subset, points in (run.get("curves") or {}).items():
         if not isinstance(points, list) or not all(map(_is_point, points)):
-            raise CommandError(
-                f"{path} has no curve of {subset}, but another value; write it again"
-            )
+            raise CommandError(f"{path} has another value than a curve of {subset}; write it again")
     for kind, entry in (run.get("kept") or {}).items():
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
-            raise CommandError(f"{path} names no checksum of its {kind}; write it again")
+            raise CommandError(f"{path} has no checksum of its {kind}; write it again")
 
 
 def _is_point(point: Any) -> bool:
-    """Whether a value is a point of a curve: finite numbers by name."""
+    """Return whether a value is a point of a curve: finite numbers by name."""
     return isinstance(point, dict) and all(
         isinstance(value, (int, float)) and math.isfinite(value) for value in point.values()
     )
 
 
 def _check_row(row: Row, path: Path) -> None:
-    """Raise CommandError if a row lacks what each has, or its score is no number.
+    """Raise CommandError if a row lacks a required value, or its score is not a number.
 
-    NaN is a score that could not be computed; it is left out of comparisons.
+    NaN is a score that could not be computed; comparisons omit it.
     """
     headline = headline_column(row.get("metric", "bleu"))
     missing = [name for name in (*RUN_KEY, "metric") if name not in row]
@@ -121,8 +119,8 @@ def _check_row(row: Row, path: Path) -> None:
     score = row.get(headline, math.nan)
     if isinstance(score, bool) or not isinstance(score, (int, float)) or math.isinf(score):
         raise CommandError(
-            f"{path} has the {headline} {str(score)[:60]!r}, which is no finite number; write it "
-            "again"
+            f"{path} has the {headline} {str(score)[:60]!r}, which is not a finite number; "
+            "write it again"
         )
 
 
@@ -173,10 +171,10 @@ class Folder:
 
 
 def read_folder(folder: Path) -> Folder:
-    """Read a folder of results, while runs may write to it or it may be published.
+    """Read a folder of results, even while runs write to it or it is being published.
 
     A finished run writes its result before it removes the record of its failure, and ``publish``
-    writes its tables before it removes files. What is removed first is therefore read first.
+    writes its tables before it removes files. Therefore, what is removed first is read first.
     """
     digests: dict[Path, str] = {}
     failures = list(_json_files(folder / "failed", digests))
@@ -191,7 +189,7 @@ def read_folder(folder: Path) -> Folder:
     while True:
         version = _version(folder / SHARED)
         shared = {} if version is None else read_json(folder / SHARED)
-        # without shared.json, runs.csv is not that of the published form
+        # without shared.json, runs.csv is not in the published form
         rows = [{**shared, **row} for row in _csv_rows(folder / RUNS)] if shared else []
         for row in rows:
             _check_row(row, folder / RUNS)
@@ -210,7 +208,7 @@ def read_folder(folder: Path) -> Folder:
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """What is another after a file has been replaced; None if there is no file."""
+    """Return a value that changes when a file is replaced; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -219,7 +217,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _json_files(folder: Path, digests: dict[Path, str]) -> Iterator[tuple[Path, Any]]:
-    """The JSON files of runs in a folder with their contents; adds their SHA-256 to ``digests``."""
+    """Yield the JSON files of runs and their contents; add their SHA-256 to ``digests``."""
     for path in sorted(set(folder.glob("*.json")) - {folder / SHARED}):
         try:
             content = path.read_bytes()
@@ -232,17 +230,17 @@ def _json_files(folder: Path, digests: dict[Path, str]) -> Iterator[tuple[Path, 
 
 
 def run_key(run: Mapping[str, Any]) -> RunKey:
-    """What names a run: its experiment, its norm and its seed."""
+    """Return the key of a run: its experiment, its norm and its seed."""
     return run["experiment"], run["norm"], run["seed"]
 
 
 def headline_column(metric: str) -> str:
-    """The column of the headline score of a metric."""
+    """Return the column of the headline score of a metric."""
     return f"scores.{find_metric(metric).headline}.score"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names, without curves and None."""
+    """Return nested values by their dotted names, without curves and None."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if key == "curves" or value is None:
@@ -255,14 +253,14 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file, without empty cells."""
+    """Yield the rows of a CSV file, without empty cells."""
     text = read_text(path) if path.exists() else ""
     for cells in csv.DictReader(io.StringIO(text)):
         yield {name: _value(cell) for name, cell in cells.items() if cell}
 
 
 def _value(cell: str) -> Any:
-    """The inverse of :func:`cell`."""
+    """Return the value of a cell that :func:`cell` has made."""
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
@@ -270,7 +268,7 @@ def _value(cell: str) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value as JSON; a string without quotes, unless it would be read as something else."""
+    """Return a value as JSON; a string without quotes, unless that would be ambiguous."""
     if _is_missing(value):
         return ""
     if isinstance(value, str) and value and _value(value) == value:

@@ -1,4 +1,4 @@
-"""Where a result comes from: settings, code, versions and machine."""
+"""The origin of a result: settings, code, versions and machine."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ NOT_CODE = (":!results", ":!benchmarks/results", ":!docs", ":!*.md", ":!*.tuned.
 
 
 def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in a checkpoint in types that JSON has, without paths.
+    """Return the configuration in a checkpoint in types that JSON has, without paths.
 
     fairseq stores all flags of a command line under ``model``. Those that another section has with
-    the same value are left out there.
+    the same value are omitted from it.
     """
     plain = _plain(cfg).items()
     sections = {name: values if isinstance(values, dict) else {} for name, values in plain}
@@ -80,7 +80,7 @@ def _is_path(key: Any, value: Any) -> bool:
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the packages; None if not installed."""
+    """Return the versions of Python and of the packages; None if not installed."""
     return {
         "python": platform.python_version(),
         "norm_plugin": norm_plugin.__version__,
@@ -99,7 +99,7 @@ def _version(package: str) -> str | None:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """The ``commit`` of the checkout that tracks ``folder``, and whether its code is ``dirty``.
+    """Return the ``commit`` of the checkout of ``folder``, and whether its code is ``dirty``.
 
     Both are None if no checkout tracks the folder, as for an installed package.
     """
@@ -113,7 +113,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def short_commit(git: Mapping[str, Any]) -> str:
-    """The result of :func:`git_state` as text: ``0123456789 and changes``."""
+    """Return the result of :func:`git_state` as text: ``0123456789 and changes``."""
     return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
 
 
@@ -128,7 +128,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def machine(cpu: bool) -> dict[str, Any]:
-    """The device, threads and CPU instructions of this process.
+    """Return the device, threads and CPU instructions of this process.
 
     Args:
         cpu: whether ``--cpu`` was given; otherwise fairseq uses a GPU if there is one.
@@ -140,6 +140,6 @@ def machine(cpu: bool) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        # whether a preloaded library makes MKL take the CPU for Intel's: docs/troubleshooting.md
+        # whether a preloaded library makes MKL treat the CPU as Intel's: docs/troubleshooting.md
         "mkl_as_on_intel": hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true"),
     }

@@ -1,14 +1,14 @@
-"""The command ``publish``: the results of a folder as one table of runs.
+"""The command ``publish``: store the results of a folder as one table of runs.
 
     runs.csv          one row per run: every value in which the runs differ
     shared.json       the values that all runs share, by the same names
     curves.csv        the losses over training: one row per run, subset and update
     failed.csv        one row per run without a result, if there are any
-    statistics.zip    files that are kept beside the results
+    statistics.zip    files that are stored with the results
     translations.zip
 
-A folder may hold both forms. The file of a run then takes precedence over its row. Publishing
-removes only files that it has read: what a run writes meanwhile stays, and no run is lost or
+A folder may contain both forms. The file of a run then takes precedence over its row. Publishing
+removes only files that it has read: what a run writes meanwhile is kept, and no run is lost or
 replaced by an older one.
 """
 
@@ -70,14 +70,15 @@ def publish(source: Path, target: Path) -> Published:
     """Store the results of a folder in the published form.
 
     Args:
-        target: may be ``source``. Files of the published runs there are replaced.
+        target: may be ``source``. Its files of the published runs are replaced.
 
     Raises:
-        CommandError: no results; ``target`` has runs, finished or not, that ``source`` lacks, or
-            newer ones; an artifact is missing or of another run; or ``target`` is being published.
+        CommandError: there are no results; ``target`` has runs, finished or not, that ``source``
+            lacks, or newer ones; an artifact is missing or of another run; or another command is
+            publishing to ``target``.
     """
     read = Results.read(source)
-    runs = read.runs  # refuses a source without results before a folder is made
+    runs = read.runs  # raises for a source without results, before a folder is created
     target.mkdir(parents=True, exist_ok=True)
     with _lock(target):
         theirs = read_folder(target)
@@ -90,7 +91,7 @@ def publish(source: Path, target: Path) -> Published:
         archive_kept(runs.to_dict("records"), target)
         write_text(target / CURVES, read.curves.to_csv(index=False))
         if failures.empty:
-            (target / FAILURES).unlink(missing_ok=True)  # the runs that it names have a result now
+            (target / FAILURES).unlink(missing_ok=True)  # the runs in it now have a result
         else:
             write_text(target / FAILURES, failures.map(cell).to_csv(index=False))
         _write_runs(runs, target)
@@ -105,7 +106,7 @@ def publish(source: Path, target: Path) -> Published:
 
 @contextmanager
 def _lock(target: Path) -> Iterator[None]:
-    """Keep another ``publish`` from writing the same tables; CommandError if one does."""
+    """Keep other ``publish`` commands from writing the same tables; CommandError if one does."""
     path = target / LOCK
     with open(path, "a") as stream:
         try:
@@ -114,7 +115,7 @@ def _lock(target: Path) -> Iterator[None]:
         except (BlockingIOError, FileNotFoundError):  # or one has just ended
             held = False
         if not held:
-            raise CommandError(f"{target} is being published by another command; try it again")
+            raise CommandError(f"{target} is being published by another command; try again later")
         try:
             yield
         finally:
@@ -122,7 +123,7 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _check_no_run_is_lost(ours: Folder, theirs: Folder) -> None:
-    """Raise CommandError if the target has runs, also without a result, that the source lacks."""
+    """Raise CommandError if the target has runs, finished or not, that the source lacks."""
     known = ours.rows.keys() | ours.failed_rows.keys()
     lost = sorted((theirs.rows.keys() - ours.rows.keys()) | (theirs.failed_rows.keys() - known))
     if lost:
@@ -133,7 +134,7 @@ def _check_no_run_is_lost(ours: Folder, theirs: Folder) -> None:
 
 
 def _check_no_newer_run_is_replaced(ours: Folder, theirs: Folder) -> None:
-    """Raise CommandError if either folder has a newer form of a run than what is published."""
+    """Raise CommandError if either folder has a newer form of a run than the published one."""
     published = ours.failed_rows | ours.rows
     for folder in (ours, theirs):
         for run in (
@@ -153,13 +154,13 @@ def _check_no_newer_run_is_replaced(ours: Folder, theirs: Folder) -> None:
 
 
 def _replaced(ours: Folder, theirs: Folder) -> list[RunKey]:
-    """The runs of the target that were published in another version."""
+    """Return the runs of the target that were published in another version."""
     before, after = theirs.failed_rows | theirs.rows, ours.failed_rows | ours.rows
     return [key for key in sorted(before) if _values(before[key]) != _values(after[key])]
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a row, without those that a published table adds or leaves out."""
+    """Return the values of a row, without those that a published table adds or omits."""
     return {
         name: value
         for name, value in row.items()
@@ -168,7 +169,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def archive_kept(runs: Iterable[Mapping[str, Any]], target: Path) -> None:
-    """Put the artifacts of runs into one archive for each kind in ``target``.
+    """Put the artifacts of runs into one archive per kind in ``target``.
 
     Args:
         runs: rows of the table of runs.
@@ -203,14 +204,14 @@ def _write_runs(runs: pd.DataFrame, target: Path) -> None:
     varying.sort(key=lambda name: (PLAIN.index(name) if name in PLAIN else len(PLAIN), name))
     first = runs.astype(object).iloc[0]
     shared = {name: first[name] for name in sorted(texts) if name not in varying}
-    # first with every value, so that neither an older nor the new shared.json makes a row wrong
+    # first with every value, so that neither the old nor the new shared.json makes a row wrong
     write_text(target / RUNS, texts.to_csv(index=False))
     write_text(target / SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
     write_text(target / RUNS, texts[varying].to_csv(index=False))
 
 
 def _remove_unchanged(path: Path, digest: str, digest_of: Callable[[Path], str]) -> None:
-    """Remove a file if it is still the one that was read; a run may have written it anew."""
+    """Remove a file if it is still the one that was read; a run may have written a new one."""
     aside = path.with_name(f".{os.getpid()}.removed")
     try:
         if digest_of(path) != digest:
@@ -219,7 +220,7 @@ def _remove_unchanged(path: Path, digest: str, digest_of: Callable[[Path], str])
     except FileNotFoundError:
         return
     if digest_of(aside) != digest:  # it was written between the two lines above
-        with suppress(FileExistsError):  # and once more
+        with suppress(FileExistsError):  # and written once more
             os.link(aside, path)
     aside.unlink()
 
@@ -229,7 +230,7 @@ def _digest(path: Path) -> str:
 
 
 def _artifact_digest(path: Path) -> str:
-    """The checksum by which a result names an artifact; empty for a damaged file."""
+    """Return the checksum by which a result names an artifact; empty for a damaged file."""
     try:
         return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
     except (gzip.BadGzipFile, EOFError, zlib.error):
@@ -237,15 +238,15 @@ def _artifact_digest(path: Path) -> str:
 
 
 def publish_command(argv: Sequence[str] | None = None) -> int:
-    """The command ``publish``."""
+    """Run the command ``publish``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin publish",
         description="Store the results of an experiment as one table of runs, with their curves "
-        "and the files that are kept beside them.",
+        "and the files that are stored with them.",
     )
-    parser.add_argument("source", type=Path, metavar="FROM", help="such as work/results/multi30k")
+    parser.add_argument("source", type=Path, metavar="FROM", help="as work/results/multi30k")
     parser.add_argument(
-        "target", type=Path, metavar="TO", help="such as results/multi30k; may be FROM itself"
+        "target", type=Path, metavar="TO", help="as results/multi30k; may equal FROM"
     )
     args = parser.parse_args(argv)
     published = publish(args.source, args.target)

@@ -1,4 +1,4 @@
-"""The result of a finished run: ``norm-plugin result`` writes it.
+"""The result of a finished run; ``norm-plugin result`` writes it.
 
 ``<experiment>/<norm>-seed<N>.json`` has the scores, settings, commit, versions, data, size and
 speed of a run; unknown values are null.
@@ -28,12 +28,12 @@ Result = dict[str, Any]
 
 
 def result_path(result: Result, out: Path) -> Path:
-    """The file of a result under ``out``, in a folder that exists afterwards."""
+    """Return the file of a result under ``out``; create its folder."""
     path = out / result["experiment"] / result_name(result["norm"], result["seed"])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
+        raise CommandError(f"cannot create {path.parent}: {error.strerror}") from error
     return path
 
 
@@ -46,7 +46,7 @@ def write_result(result: Result, out: Path) -> Path:
 
 
 def result_command(argv: Sequence[str]) -> int:
-    """The command ``result``; prints a short summary."""
+    """Run the command ``result``, and print a short summary."""
     from norm_plugin.io.user_dirs import import_user_dir
     from norm_plugin.models.plan import RECORDS
 
@@ -57,7 +57,7 @@ def result_command(argv: Sequence[str]) -> int:
     record = args.last.with_name(RECORDS) if args.record is None else args.record
     has_record = args.record is not None or record.exists()
     translations = metric.item_outputs(args.log, args.data)
-    # the artifacts first, so that whoever finds a result finds all of it
+    # the artifacts first, so that a result always has all of them
     entries = write_artifacts(path, translations, record if has_record else None, args.checkpoint)
     write_result({**result, "kept": entries}, args.out)
     training = result["training"]
@@ -84,7 +84,7 @@ def _result_parser(records: str) -> argparse.ArgumentParser:
     parser.add_argument("--norm", required=True, help="the label of the run")
     parser.add_argument("--seed", type=int, required=True)
     for flag, text in (
-        ("--differs", "the settings that differ from the recipe"),
+        ("--differs", "the settings that differ from the experiment's"),
         ("--sources", "the digests of the files of the user dir that the training depends on"),
     ):
         parser.add_argument(flag, type=json.loads, default={}, metavar="JSON", help=text)
@@ -118,7 +118,7 @@ def _result_parser(records: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("work") / "results",  # what is in results/ is published, and tracked by git
+        default=Path("work") / "results",  # not results/, which is published and tracked by git
         metavar="DIR",
         help="default: %(default)s",
     )
@@ -127,8 +127,8 @@ def _result_parser(records: str) -> argparse.ArgumentParser:
 
 
 def collect_result(args: argparse.Namespace) -> Result:
-    """The result of a finished run, from its files; CommandError if they do not agree."""
-    from norm_plugin.checkpoints.files import load_checkpoint  # it imports torch
+    """Return the result of a finished run, from its files; CommandError if they disagree."""
+    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
 
     manifest = read_json(args.data / "manifest.json")
     last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
@@ -136,7 +136,7 @@ def collect_result(args: argparse.Namespace) -> Result:
     common = cfg.get("common") or {}
     if common.get("seed") not in (None, args.seed):
         raise CommandError(
-            f"--seed {args.seed}, but {args.last} was trained with seed {common['seed']}"
+            f"--seed is {args.seed}, but {args.last} was trained with seed {common['seed']}"
         )
     memory = None if args.memory is None else read_stamp(args.memory)
     model = describe_model(args.checkpoint, args.data / "bin")
@@ -174,10 +174,10 @@ def collect_result(args: argparse.Namespace) -> Result:
 
 
 def describe_training(state: dict[str, Any]) -> dict[str, Any]:
-    """The length, time and speed of a training, from its last checkpoint; None if unknown.
+    """Return the length, time and speed of a training, from its last checkpoint; None if unknown.
 
     ``seconds`` is the wall time over all resumes, including validation and saving. The speeds are
-    those of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq
+    those of the training steps only (``train_wall``): forward, backward and optimizer. fairseq
     resets its meters when a run is resumed at the end of an epoch, so the speeds are means over the
     ``measured_updates`` since then. ``tokens`` are target tokens, as fairseq counts them.
     """
@@ -195,7 +195,7 @@ def describe_training(state: dict[str, Any]) -> dict[str, Any]:
     measured = bool(seconds and updates and tokens)
     return {
         "updates": num_updates(state),
-        "epochs": None if epoch is None else epoch - 1,  # the stored one is the next to finish
+        "epochs": None if epoch is None else epoch - 1,  # fairseq stores the next epoch to finish
         "seconds": _rounded(extra.get("previous_training_time"), 1),
         "updates_per_second": _rounded(updates / seconds, 3) if measured else None,
         "tokens_per_second": _rounded(tokens / seconds, 1) if measured else None,
@@ -208,13 +208,13 @@ def describe_training(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(value: Any, digits: int) -> float | None:
-    """A rounded number, also of a tensor; None if it is not finite, as JSON has no NaN."""
+    """Return a rounded number; accepts a tensor; None if not finite, as JSON has no NaN."""
     finite = value is not None and math.isfinite(value)
     return round(float(value), digits) if finite else None
 
 
 def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
-    """The size and the norms of the model in a checkpoint.
+    """Return the size and the norms of the model in a checkpoint.
 
     Args:
         binarized: the folder of the binarized data, for the dictionaries.
@@ -227,7 +227,7 @@ def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     Raises:
         CommandError: model and data do not fit together.
     """
-    from norm_plugin.checkpoints.building import build_model  # it imports fairseq
+    from norm_plugin.checkpoints.building import build_model  # imports fairseq
     from norm_plugin.models.norm_model import NormModel
     from norm_plugin.models.settle import settle
     from norm_plugin.models.sites import sides_of
@@ -250,7 +250,7 @@ def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
 
 
 def training_pairs(manifest: Mapping[str, Any]) -> int | None:
-    """The number of training examples in a prepared corpus; None for running text or if unknown."""
+    """Return the number of training examples of a corpus; None for running text or if unknown."""
     if (manifest.get("settings") or {}).get("unit"):
         return None
     counts = manifest.get("counts") or {}

@@ -23,9 +23,9 @@ class Spectrum:
     Attributes:
         checkpoint: its path.
         norm: the norm of the run; ``stock`` for a model of fairseq's own.
-        side: ``encoder`` or ``decoder``, or ``shared``.
-        shape: words and channels.
-        values: (channels,), falling.
+        side: ``encoder``, ``decoder``, or ``shared``.
+        shape: number of words and of channels.
+        values: (channels,), in falling order.
     """
 
     checkpoint: Path
@@ -41,17 +41,17 @@ class Spectrum:
 
     @property
     def normalized(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """(channels,), from 1."""
+        """Return the values divided by the largest, (channels,)."""
         return self.values / self.values[0]
 
     @property
     def stable_rank(self) -> float:
-        """sum s^2 / max s^2: how many directions share the embedding, from 1 to channels."""
+        """Return sum s^2 / max s^2, the effective number of directions, from 1 to channels."""
         return float(np.sum(self.normalized**2))
 
 
 def read_spectra(path: Path) -> list[Spectrum]:
-    """The spectrum of each distinct embedding of a checkpoint.
+    """Return the spectrum of each distinct embedding of a checkpoint.
 
     Raises:
         CommandError: it cannot be read, has no embedding, or one that is zero or not finite.
@@ -63,7 +63,7 @@ def read_spectra(path: Path) -> list[Spectrum]:
 
 
 def spectra_of(state: State, path: Path) -> list[Spectrum]:
-    """The spectra of the state of checkpoint ``path``; empty for a model without embeddings."""
+    """Return the spectra of a checkpoint's state; empty for a model without embeddings."""
     embeddings = {
         name.split(".")[0]: weight
         for name, weight in state["model"].items()
@@ -82,12 +82,12 @@ def spectra_of(state: State, path: Path) -> list[Spectrum]:
 
 
 def norm_of(state: State) -> str:
-    """The norm of the run that wrote a checkpoint, as its settings say."""
+    """Return the norm of the run that wrote a checkpoint, according to its settings."""
     return str((settings_of(state) or {}).get("norm_type") or "stock")
 
 
 def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The singular values of a (words, channels) matrix in float64, in falling order."""
+    """Return the singular values of a (words, channels) matrix in float64, in falling order."""
     matrix = weight.double().numpy()
     if not (np.isfinite(matrix).all() and matrix.any()):
         raise CommandError(f"the embedding of the {where} is zero or not finite")

@@ -18,10 +18,10 @@ FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
 
 
 class Results:
-    """The results in some folders, each of which was read once.
+    """The results in some folders, each of which is read once.
 
     Attributes:
-        folders: the folders, as :func:`~norm_lab.results.folder.read_folder` gives them.
+        folders: the folders, as :func:`~norm_lab.results.folder.read_folder` returns them.
     """
 
     def __init__(self, folders: Sequence[Folder]) -> None:
@@ -29,16 +29,16 @@ class Results:
 
     @classmethod
     def read(cls, *paths: str | Path) -> Results:
-        """Read folders; CommandError for a file with an unknown schema or a wrong value."""
+        """Read folders; raise CommandError for an unknown schema or a wrong value."""
         return cls([read_folder(Path(path)) for path in paths])
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """The table of :func:`read_results`; CommandError if a folder has no results."""
+        """Return the table of :func:`read_results`; CommandError if a folder has no results."""
         rows = []
         for folder in self.folders:
             if not folder.rows:
-                why = "it holds none" if folder.path.is_dir() else "there is no such folder"
+                why = "it has none" if folder.path.is_dir() else "the folder does not exist"
                 raise CommandError(
                     f"no results in {folder.path}: {why}. A finished run writes "
                     "<norm>-seed<N>.json there, or below the --results or --work folder that it "
@@ -60,7 +60,7 @@ class Results:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """The table of :func:`read_curves`."""
+        """Return the table of :func:`read_curves`."""
         tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
         for folder in self.folders:
             failed = [run for run in folder.failures if run_key(run) not in folder.rows]
@@ -81,25 +81,25 @@ class Results:
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """The table of :func:`read_failures`."""
+        """Return the table of :func:`read_failures`."""
         rows = [row for folder in self.folders for row in folder.failed_rows.values()]
         return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
 
 
 def read_results(*paths: str | Path) -> pd.DataFrame:
-    """The table of finished runs: one row per run, sorted by norm and seed.
+    """Return the table of finished runs: one row per run, sorted by norm and seed.
 
     The columns are the values of a result. A nested one has a dotted name:
     ``settings.optimization.lr``, ``data.checksum``, ``training.seconds``. These are added:
 
     - ``score``: the headline score of the ``metric``
     - ``valid_loss``: the lowest validation loss
-    - ``train_loss``: the mean training loss of the last epoch. A study compares that of
-      ``study.training_loss``, which is over the same updates for all runs
+    - ``train_loss``: the mean training loss of the last epoch. A study uses that of
+      ``study.training_loss`` instead, which is over the same updates for all runs
     - ``placement``: the placement of the norms
     - ``split_seed``: the seed of a random split of the corpus; missing for a fixed split
     - ``commit``, ``dirty``: the state of the code that scored the run
-    - ``folder``: the folder that it was read from
+    - ``folder``: the folder from which it was read
 
     Args:
         paths: folders of experiments, with one file per run or in the published form.
@@ -111,7 +111,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
 
 
 def read_curves(*paths: str | Path) -> pd.DataFrame:
-    """The losses over training, also of runs without a result: one row per run, subset and update.
+    """Return the losses over training of all runs: one row per run, subset and update.
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
@@ -121,7 +121,7 @@ def read_curves(*paths: str | Path) -> pd.DataFrame:
 
 
 def read_failures(*paths: str | Path) -> pd.DataFrame:
-    """The runs without a result, one row each, sorted by norm and seed.
+    """Return the runs without a result, one row each, sorted by norm and seed.
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
@@ -131,7 +131,7 @@ def read_failures(*paths: str | Path) -> pd.DataFrame:
 
 
 def placement_of(run: Mapping[str, Any]) -> str:
-    """The placement of a run, from its row; fairseq's own models have a switch for it."""
+    """Return the placement of a run from its row; fairseq's own models have a flag for it."""
     stock = "pre" if run.get("settings.model.encoder_normalize_before") else "post"
     everywhere = str(run.get("settings.model.norm_placement") or stock)
     encoder, decoder = (

@@ -1,1 +1,1 @@
-"""Compares the arms of a study over seeds, and tunes them."""
+"""Compare the arms of a study over seeds, and tune them."""

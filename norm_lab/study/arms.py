@@ -1,4 +1,4 @@
-"""The names of arms, and what an arm consists of."""
+"""The names of arms, and the parts of an arm."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from norm_lab.config.labels import common_settings, norm_of_label, short_label
 from norm_lab.metrics.flags import Differences
 from norm_plugin.io.command_line import CommandError
 
-# Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
+# Names of a flag and of an override. If a run has both, the flag wins, because it comes last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 
 
 class ArmParts(NamedTuple):
-    """The norm of an arm, its placement, and its other settings that differ from the recipe."""
+    """The norm of an arm, its placement, and its settings that differ from the experiment's."""
 
     norm: str
     placement: str
@@ -25,7 +25,7 @@ class ArmParts(NamedTuple):
 
 
 def parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
-    """The parts of the arm of a run, without the settings in ``vary``."""
+    """Return the parts of the arm of a run, without the settings in ``vary``."""
     other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
     differs = {key: run["differs"][key] for key in other}
     norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
@@ -38,12 +38,12 @@ def arm_names(
     vary: Sequence[str] = (),
     declared: Mapping[str, str] | None = None,
 ) -> tuple[Differences, dict[tuple[str, str], str]]:
-    """The settings that all arms share, and the name of each arm, by its norm and placement.
+    """Return the settings that all arms share, and the name of each arm, by its norm and placement.
 
-    The names leave out these settings, and those of ``vary`` unless two arms differ in these only.
+    The names omit these settings, and those of ``vary`` unless two arms differ only in these.
 
     Args:
-        runs: those with and without a result.
+        runs: the runs with and without a result.
         labels: new names, by the name of an arm, its label or its norm.
         declared: the new names of a study file, some of whose arms may have no runs yet.
 
@@ -72,14 +72,14 @@ def arm_names(
 
 
 def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """The label of a run without these settings."""
+    """Return the label of a run without these settings."""
     differs = run["differs"]
     return short_label(run["norm"], differs, [key for key in keys if key in differs])
 
 
 def arm_name(label: str, placement: str) -> str:
-    """The name of an arm: ``powernorm-released, pre``.
+    """Return the name of an arm: ``powernorm-released, pre``.
 
-    The label contains the placement too if that differs from the recipe's.
+    The label contains the placement too if that differs from the experiment's.
     """
     return f"{label.removesuffix(f'-{placement}')}, {placement}"

@@ -1,4 +1,4 @@
-"""Which runs may be compared: those with the same data, settings and files of the user dir."""
+"""Check that runs may be compared: same data, settings and files of the user dir."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_sch
 SPLIT_SEED = "data.settings.split_seed"
 """The column of the seed of a random split of the corpus."""
 KERNELS_FOUND = "norm_kernels_found"
-"""Stored among the settings of a model: the kernels that its machine had to offer."""
+"""A setting of a stored model: the kernels that its machine had."""
 NOT_SETTINGS = ("seed", KERNELS_FOUND)
-"""What is stored among the settings, and in which the runs of an arm may differ."""
+"""Stored settings in which the runs of an arm may differ."""
 
 
 def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
@@ -32,12 +32,12 @@ def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     sides = (", ".join(f"{name} {run[name]}" for name in changed) for run in (first, other))
     raise CommandError(
         f"{_names(first, other)} differ in {what} ({'; '.join(sides)}); run them with the same "
-        "settings, or name what the study varies by --vary KEY"
+        "settings, or declare what the study varies by --vary KEY"
     )
 
 
 def _comparable(value: Any) -> str:
-    """A value as text, since lists have no hash and NaN is not equal to itself."""
+    """Return a value as text, since lists have no hash and NaN is not equal to itself."""
     missing = value is None or (isinstance(value, float) and value != value)
     return "" if missing else json.dumps(value, default=str)
 
@@ -52,12 +52,12 @@ def _names(first: pd.Series, other: pd.Series) -> str:
 def check_settings_alike(
     runs: pd.DataFrame, sections: Sequence[str], vary: Sequence[str] = ()
 ) -> None:
-    """Raise CommandError if runs differ in one of these sections of their settings, except seeds.
+    """Raise CommandError if runs differ in these sections of their settings, except in seeds.
 
     Args:
         vary: keys in which the runs may differ, such as ``optimization.lr``, or whole sections.
-            fairseq repeats the learning rate among the settings of the optimizer and of the
-            schedule, where it may differ too.
+            fairseq repeats the learning rate in the settings of the optimizer and of the schedule,
+            where it may then differ too.
     """
     free = {*NOT_SETTINGS, *(key.rpartition(".")[2] for key in vary)}
     for section in (name for name in sections if name not in vary):
@@ -68,7 +68,7 @@ def check_settings_alike(
 
 
 def check_same_sources(runs: pd.DataFrame) -> None:
-    """Raise CommandError if runs were trained with different versions of a file of the user dir."""
+    """Raise CommandError if runs used different versions of a file of the user dir."""
     if "sources" not in runs:
         return
     first = runs.iloc[0]

@@ -34,7 +34,7 @@ from norm_plugin.io.command_line import CommandError
 
 PRIMARY, EXPLORATORY = "primary", "exploratory"
 EQUIVALENCE_BY = "two one-sided tests, "
-"""Before the name of a t test: the test of equivalence by it."""
+"""The prefix of the name of a t test that tests equivalence."""
 COLUMNS = (
     *("arm", "baseline", "outcome", "n", "mean", "standard_deviation", "low", "high"),
     *("difference", "difference_low", "difference_high", "test", "p", "p_permutation", "exact"),
@@ -75,7 +75,7 @@ class Comparisons:
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def of(self, outcome: str = SCORE) -> pd.DataFrame:
-        """The comparisons of all pairs in an outcome; see :func:`compare_arms`."""
+        """Return the comparisons of all pairs in an outcome; see :func:`compare_arms`."""
         if outcome not in self._by_outcome:
             declared = {
                 (row["arm"], row["baseline"]): row
@@ -103,7 +103,7 @@ def compare_arms(
     """Compare arms with their baselines, one row per pair; see :class:`Comparisons`.
 
     Args:
-        outcome: as in a study file.
+        outcome: the outcome, as in a study file.
 
     Returns:
         :data:`COLUMNS`, NaN if undefined. ``n``, ``mean``, ``standard_deviation``, ``low`` and
@@ -111,8 +111,8 @@ def compare_arms(
         baseline. ``test`` is the test of ``p``; for a declared equivalence, that is two one-sided
         tests within ``margin``, without a permutation test. ``family`` is primary or exploratory; a
         comparison that was declared after the runs (``declared``) is exploratory. ``seeds_paired``
-        and ``seeds_unpaired`` are the seeds per arm needed to detect the metric's difference of
-        interest, given the standard deviations of this pair; NaN for losses.
+        and ``seeds_unpaired`` are the seeds per arm needed to detect the smallest difference that
+        the metric considers relevant, given the standard deviations of this pair; NaN for losses.
 
     Raises:
         CommandError: the metric or the runs do not have the outcome.
@@ -121,7 +121,7 @@ def compare_arms(
 
 
 def describe_arms(runs: pd.DataFrame, arms: Sequence[str], outcome: str = SCORE) -> pd.DataFrame:
-    """The mean of an outcome over the seeds of each arm, and its 95 % interval.
+    """Return the mean of an outcome over the seeds of each arm, and its 95 % interval.
 
     Returns:
         columns ``arm``, ``mean``, ``low`` and ``high``; NaN if undefined.
@@ -131,7 +131,7 @@ def describe_arms(runs: pd.DataFrame, arms: Sequence[str], outcome: str = SCORE)
 
 
 def _description(by_seed: Mapping[int, float], runs: pd.DataFrame) -> dict[str, float]:
-    """The columns that describe an arm, from an outcome by seed; empty without a value."""
+    """Return the columns that describe an arm, from an outcome by seed; empty without a value."""
     if not by_seed:
         return {}
     sample = describe(list(by_seed.values()), split_ratio(runs))
@@ -147,7 +147,7 @@ def _row(
     outcome: str,
     declared: PrimaryComparison | None = None,
 ) -> dict[str, Any]:
-    """A comparison, with p not yet corrected."""
+    """Return a comparison, with p not yet corrected."""
     ours, theirs = (_by_seed(runs, side, outcome) for side in (arm, baseline))
     ratio, metric = split_ratio(runs), find_metric(runs["metric"].iloc[0])
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
@@ -162,7 +162,7 @@ def _row(
         return row
     if declared is not None and declared.paired and not ours.keys() & theirs.keys():
         raise CommandError(
-            f"{arm} and {baseline} have no seed in common, and the study declares them paired"
+            f"{arm} and {baseline} have no seed in common, but the study declares them paired"
         )
     if declared is None or declared.paired:
         comparison = compare(ours, theirs, ratio)
@@ -176,7 +176,7 @@ def _row(
         row["margin"], row["p_permutation"] = declared.size, math.nan
         row["equivalence_p"] = comparison.equivalence_p(row["margin"])
         row["test"] = f"{EQUIVALENCE_BY}{comparison.test}"
-    # of losses, no difference is said to be of interest
+    # losses have no smallest relevant difference
     of_interest = metric.of_interest if outcome == SCORE else math.nan
     needed = partial(seeds_needed, difference=of_interest, test_to_train=ratio)
     deviations = [standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
@@ -212,7 +212,7 @@ def _correct(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
-    """An outcome of each run.
+    """Return an outcome of each run.
 
     An accuracy is computed from its counts: the rounding of the stored score would break ties,
     which matter for permutation tests.
@@ -238,13 +238,13 @@ def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
 
 
 def higher_is_better(runs: pd.DataFrame, outcome: str) -> bool:
-    """Whether a higher value of an outcome is better; False for losses."""
+    """Return whether a higher value of an outcome is better; False for losses."""
     metric = find_metric(runs["metric"].iloc[0])
     return outcome not in (*LOSSES, *metric.losses) and metric.higher_is_better
 
 
 def split_ratio(runs: pd.DataFrame) -> float:
-    """Test examples over training examples if each seed splits the corpus at random, else 0."""
+    """Return test over training examples if each seed splits the corpus at random, else 0."""
     if "split_seed" not in runs or runs["split_seed"].isna().any():
         return 0.0
     tested = f"scores.{find_metric(runs['metric'].iloc[0]).headline}.sentences"
@@ -255,7 +255,7 @@ def split_ratio(runs: pd.DataFrame) -> float:
 
 
 def _by_seed(runs: pd.DataFrame, side: str, outcome: str) -> dict[int, float]:
-    """An outcome of an arm by seed; of a difference of two arms, for the seeds of both."""
+    """Return an outcome of an arm by seed; for a difference of two arms, for their common seeds."""
     every, columns = outcome_values(runs, outcome), []
     for arm in terms(side):
         of_arm = runs["arm"] == arm

@@ -1,4 +1,4 @@
-"""How many seeds a difference needs."""
+"""The number of seeds that a difference needs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def seeds_needed(
     comparisons: int = 1,
     test_to_train: float = 0.0,
 ) -> float:
-    """The seeds per arm that a t test needs for 80 % power at the 5 % level.
+    """Return the seeds per arm that a t test needs for 80 % power at the 5 % level.
 
-    Infinite if no number suffices, as may happen on random splits of one corpus; NaN without a
-    deviation.
+    The result is infinite if no number suffices, as may happen on random splits of one corpus,
+    and NaN without a standard deviation.
 
     Args:
         standard_deviation: that of the differences by seed if paired, otherwise that of each arm.
@@ -39,7 +39,7 @@ def seeds_needed(
         return math.nan
     effect, level = difference / standard_deviation, LEVEL / comparisons
 
-    def power(n: int) -> float:  # from the noncentral F distribution of t squared
+    def power(n: int) -> float:  # by the noncentral F distribution of t squared
         degrees = n - 1 if paired else 2 * n - 2
         variance = (1 if paired else 2) * (1 / n + test_to_train)
         critical = stats.f.isf(level, 1, degrees)
@@ -50,7 +50,7 @@ def seeds_needed(
 
 
 def resolution(table: pd.DataFrame, of_interest: float, test_to_train: float = 0.0) -> pd.DataFrame:
-    """The seeds needed to detect a difference, from all arms of :func:`compare_arms` together.
+    """Return the seeds needed to detect a difference, from all rows of :func:`compare_arms`.
 
     The standard deviation of the differences by seed is pooled over arms, unless Bartlett's test
     shows that it differs between them.
@@ -82,7 +82,7 @@ def resolution(table: pd.DataFrame, of_interest: float, test_to_train: float = 0
 
 
 def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:
-    """The p value of Bartlett's test of equal variances; NaN if a sample does not vary."""
+    """Return the p value of Bartlett's test of equal variances; NaN if a sample does not vary."""
     groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
     if len(groups) < 2 or any(standard_deviation(group) == 0 for group in groups):
         return math.nan

@@ -33,13 +33,13 @@ EXACT_DIVISIONS = 2_000_000
 DRAWS = 19_999
 """The number of random permutations of a test that is not exact."""
 TIE = 1e-9
-"""Statistics with a smaller relative difference are equal up to rounding, as sums of the same
-scores in another order."""
+"""Statistics with a smaller relative difference are considered equal, because sums of the same
+scores in another order differ by rounding."""
 Scores = Sequence[float] | np.ndarray
 
 
 def half_interval(values: Scores, test_to_train: float = 0.0) -> float:
-    """Half the width of Student's 95 % interval of the mean of two or more values.
+    """Return half the width of Student's 95 % interval of the mean of two or more values.
 
     Args:
         test_to_train: see :func:`compare`.
@@ -118,9 +118,10 @@ class Comparison:
         return self.mean - half, self.mean + half
 
     def equivalence_p(self, margin: float) -> float:
-        """The p value of two one-sided t tests of equivalence within ``margin`` (Schuirmann 1987).
+        """Return the p value of two one-sided t tests of equivalence (Schuirmann 1987).
 
-        The margin is above 0, in the unit of the outcome.
+        Args:
+            margin: above 0, in the unit of the outcome.
         """
         if self.standard_error == 0:
             return 1.0
@@ -129,10 +130,10 @@ class Comparison:
 
 
 def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
-    """The summary of one score for each seed; for ``test_to_train`` see :func:`compare`.
+    """Return the summary of one score for each seed; for ``test_to_train`` see :func:`compare`.
 
     Raises:
-        ValueError: no score, or one that is not finite.
+        ValueError: there is no score, or one that is not finite.
     """
     values = _finite(scores)
     mean, n, half = float(values.mean()), len(values), math.nan
@@ -146,15 +147,15 @@ def compare(
 ) -> Comparison:
     """Compare two arms by the score of each seed; paired by the seeds that they share.
 
-    One seed that they share is no reason to leave out the others: unless it is all that an arm has,
-    they are independent samples.
+    If the arms share one seed only, the others are not omitted: unless an arm has just that one,
+    the arms are independent samples.
 
     Args:
         test_to_train: the number of test examples over that of training examples, if each seed
             splits the corpus at random; otherwise 0.
 
     Raises:
-        ValueError: an arm without a score, or a score that is not finite.
+        ValueError: an arm has no score, or one that is not finite.
     """
     shared = sorted(arm.keys() & baseline.keys())
     if len(shared) > 1 or (shared and min(len(arm), len(baseline)) == 1):
@@ -195,7 +196,7 @@ def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
 
 
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
-    """The two-sided p value of the sign-flip test of a mean of 0, and whether it is exact.
+    """Return the two-sided p value of the sign-flip test of a mean of 0, and whether it is exact.
 
     p is the share of the 2^n assignments of signs with a sum at least as far from 0 as the observed
     one. Above :data:`EXACT_SEEDS` seeds, a fixed random sample of assignments is used.
@@ -211,7 +212,7 @@ def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
 
 
 def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
-    """The two-sided p value of the permutation test of two samples, and whether it is exact.
+    """Return the two-sided p value of the permutation test of two samples, and whether it is exact.
 
     Above :data:`EXACT_DIVISIONS` divisions into groups of these sizes, a fixed random sample of
     them is used.
@@ -227,12 +228,12 @@ def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
 
 @lru_cache(maxsize=4)
 def _sample_of_divisions(count: int, size: int) -> np.ndarray:
-    """(DRAWS, size): the indices of one group of each division."""
+    """Return (DRAWS, size): the indices of one group of each division."""
     return np.random.default_rng(0).random((DRAWS, count)).argsort(axis=1)[:, :size]
 
 
 def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
-    """The sums of all subsets of ``size`` values."""
+    """Return the sums of all subsets of ``size`` values."""
     sums = [np.zeros(1), *(np.zeros(0) for _ in range(size))]  # indexed by the size of the subset
     for value in values:
         for count in range(size, 0, -1):
@@ -241,13 +242,13 @@ def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _share(statistics: np.ndarray, observed: float) -> float:
-    """The share of statistics that are at least as far from 0 as the observed one."""
+    """Return the share of statistics that are at least as far from 0 as the observed one."""
     tie = TIE * float(np.abs(statistics).max())
     return float((np.abs(statistics) >= abs(observed) - tie).mean())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of the p values of one family (Holm 1979); NaN values remain NaN."""
+    """Return Holm's correction of the p values of one family (Holm 1979); NaN remains NaN."""
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(multipletests(known, method="holm")[1] if known else [])
     return [p if math.isnan(p) else float(next(corrected)) for p in p_values]
@@ -260,7 +261,7 @@ def verdict(
     higher_is_better: bool,
     equivalence_p: float = math.nan,
 ) -> Verdict:
-    """The verdict by corrected p values; NaN if not tested.
+    """Return the verdict by corrected p values; NaN if not tested.
 
     A declared test of equivalence takes precedence, since a difference within the margin may be
     significant too.
@@ -275,7 +276,7 @@ def verdict(
 
 
 def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
-    """The pooled standard deviation within samples; NaN without degrees of freedom."""
+    """Return the pooled standard deviation within samples; NaN without degrees of freedom."""
     groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:
@@ -285,7 +286,7 @@ def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
 
 
 def standard_deviation(values: np.ndarray) -> float:
-    """The standard deviation with n - 1; exactly 0 for equal values, despite rounding."""
+    """Return the standard deviation with n - 1; exactly 0 for equal values, despite rounding."""
     if len(values) < 2:
         return math.nan
     largest = float(np.abs(values).max())

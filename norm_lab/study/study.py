@@ -1,7 +1,7 @@
 """The runs of one comparison as a table, each with its arm.
 
 An arm is a norm with its options and a placement. Its runs differ in their seed only. A run that
-failed or diverged has no result, but a row in the table of failures.
+failed or diverged has no result, but has a row in the table of failures.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Study:
     """The runs of one comparison.
 
     Attributes:
-        common: the settings that differ from the recipe and are the same in all runs.
+        common: the settings that differ from the experiment's and are equal in all runs.
         runs: the table of :func:`read_results` with the columns ``arm``, the name that is shown,
             and ``id``, the name without labels; sorted by arm and seed. ``train_loss`` is that of
             :func:`training_loss`.
         curves: the table of :func:`read_curves`.
         failures: the table of :func:`read_failures` with the columns ``arm``, ``id`` and
             ``placement``.
-        baseline: the arm that the others are compared with; it comes first.
+        baseline: the arm with which the others are compared; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
-        vary: keys in which the arms may differ, as each has a value of its own.
-        missing_seeds: those that the study declares, and with which nothing has run.
-        trained: what ``train_loss`` is a mean over, such as ``updates 901 to 1,000``.
+        vary: keys in which the arms may differ, because each has a value of its own.
+        missing_seeds: the seeds that the study declares, but with which nothing was run.
+        trained: the updates over which ``train_loss`` is a mean: ``updates 901 to 1,000``.
     """
 
     runs: pd.DataFrame
@@ -95,14 +95,14 @@ class Study:
         return dict(zip(both["arm"], both["placement"]))
 
     def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Sort a table with a column ``arm`` by placement, that of the baseline first."""
+        """Sort a table with a column ``arm`` by placement, with that of the baseline first."""
         order = list(dict.fromkeys(self.placements.values()))
         place = table["arm"].map(self.placements).map(order.index)
         return table.loc[place.sort_values(kind="stable").index]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Each arm with its baseline, the first of these that ran and is another arm.
+        """Return each arm with its baseline, the first of these that was run and is another arm.
 
         1. the norm of the baseline with the arm's placement and other settings
         2. the norm and the settings of the baseline with the arm's placement
@@ -196,20 +196,20 @@ def read_study(
 
     Args:
         folders: the folders of experiments.
-        baseline: the norm or arm that the others are compared with; None: ``layernorm`` or, unless
+        baseline: the norm or arm with which the others are compared; None: ``layernorm`` or, unless
             that is one arm, the first baseline that ``file`` declares.
         labels: new names of arms, by their names.
         file: the study file, which may declare comparisons and a tuning; runs may differ in the
             tuned keys.
         vary: more keys in which runs may differ, such as ``optimization.lr``. If each arm has one
-            value of them, the names of the arms leave them out. ``lr_scheduler`` stands for the
-            whole section. Those of ``file`` are added.
+            value of them, the names of the arms omit them. ``lr_scheduler`` selects the whole
+            section. Those of ``file`` are added.
         declared_labels: name the arms by the labels of ``file`` too.
 
     Raises:
-        CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
-            compared (another data checksum, test set or recipe), runs that are not those of
-            ``file``, or a declared comparison that cannot be made.
+        CommandError: there are no results or no run of ``baseline``, a file is invalid, runs cannot
+            be compared (another data checksum, test set or settings), runs are not those of
+            ``file``, or a declared comparison cannot be made.
     """
     results = Results.read(*folders)
     runs = results.runs
@@ -234,7 +234,7 @@ def read_study(
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
-    # the first arm is the baseline under the placement of most runs
+    # the first arm is the baseline with the placement of most runs
     size = runs.groupby("arm")["seed"].transform("size")
     order = runs[["placement", "norm", "seed"]].assign(other=~runs["arm"].isin(chosen), rank=-size)
     order = order.sort_values(["other", "rank", "placement", "norm", "seed"])
@@ -250,24 +250,24 @@ def read_study(
 
 
 def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
-    """Raise CommandError for runs that are not those of a study, which declares nothing of them."""
+    """Raise CommandError if the runs are not those of a study file, which then does not apply."""
     name, seeds = Path(file.experiment).stem, file.seeds
     for run in runs.to_dict("records"):
         if run["experiment"] != name and not run["experiment"].startswith(f"{name}_"):
             raise CommandError(
-                f"{run['folder']} has runs of {run['experiment']}, and {file.path} is a study of "
-                f"{name}; name the study of these runs, or leave out --study"
+                f"{run['folder']} has runs of {run['experiment']}, but {file.path} is a study of "
+                f"{name}; name the study of these runs, or drop --study"
             )
         if run["seed"] not in seeds:
             raise CommandError(
-                f"{run['folder']} has a run with seed {run['seed']}, and {file.path} declares "
+                f"{run['folder']} has a run with seed {run['seed']}, but {file.path} declares "
                 f"the seeds {', '.join(map(str, sorted(seeds)))}; report the study's own runs, "
-                "or leave out --study"
+                "or drop --study"
             )
 
 
 def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
-    """The declared comparisons by the names of arms; those of equal models occur once."""
+    """Return the declared comparisons by the names of arms; only one of equal models."""
     runs = pd.concat([study.runs, study.failures], ignore_index=True)
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
@@ -295,19 +295,19 @@ def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differ
 
 
 def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:
-    """The arms with the name or the norm ``baseline``."""
+    """Return the arms with the name or the norm ``baseline``."""
     chosen = _of_baseline(runs, baseline, common)
     arms = {run["arm"] for run in chosen}
     if len({run["norm"] for run in chosen}) != 1:
         raise CommandError(
-            f"{'several arms are' if arms else 'no run is'} of the baseline {baseline}; name one "
-            f"of these by --baseline: {'; '.join(sorted(arms or set(runs['arm'])))}"
+            f"{'several arms match' if arms else 'no run matches'} the baseline {baseline}; choose "
+            f"one of these by --baseline: {'; '.join(sorted(arms or set(runs['arm'])))}"
         )
     return arms
 
 
 def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
-    """A run of each arm that ``baseline`` can mean; ``common`` is left out of the names."""
+    """Return one run of each arm that ``baseline`` may mean; names omit ``common``."""
     arms = runs.drop_duplicates("arm").to_dict("records")
     short = {run["arm"]: label_without(run, common) for run in arms}
     return (
@@ -321,22 +321,22 @@ def _check_arm(of_arm: pd.DataFrame) -> None:
     norms = list(dict.fromkeys(of_arm["norm"]))
     if len(norms) > 1:
         raise CommandError(
-            f"the runs of {norms[0]} and {norms[1]} are both {of_arm['arm'].iloc[0]}, by recipes "
-            "with different placements; leave one folder out"
+            f"the runs of {norms[0]} and {norms[1]} are both {of_arm['arm'].iloc[0]}, from "
+            "experiments with different placements; drop one folder"
         )
     again = of_arm[of_arm["seed"].duplicated(keep=False)]
     if not again.empty:
         seed = again["seed"].iloc[0]
         raise CommandError(
             f"two runs of {norms[0]} have seed {seed}, in "
-            f"{' and '.join(again[again['seed'] == seed]['experiment'])}; leave one folder out"
+            f"{' and '.join(again[again['seed'] == seed]['experiment'])}; drop one folder"
         )
     check_same_sources(of_arm)
     check_settings_alike(of_arm, ("model", *TRAINING))
 
 
 def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
-    """The placement of a failed run; its record has it only if it differs from the recipe's."""
+    """Return the placement of a failed run; its record may not have it, if it is the default."""
     for key in PLACEMENT_KEYS:
         if key in record["differs"]:
             return str(record["differs"][key])

@@ -1,7 +1,7 @@
-"""The training loss of runs at the end, over the same updates or the same epoch for all of them.
+"""The training loss at the end of runs, over the same updates or the same epoch for all of them.
 
-A stored result has the mean over its last epoch. That compares unlike things where arms stop at
-different epochs, and in a run of one epoch it is a mean over the whole training.
+A stored result has the mean over its last epoch. If arms stop at different epochs, these means are
+not comparable, and in a run of one epoch it is a mean over the whole training.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import pandas as pd
 from norm_lab.results.folder import RUN_KEY
 
 LAST_UPDATES = 100
-"""The number of updates that the training loss is a mean over, if the log has losses that often."""
+"""The training loss is a mean over this number of updates, if the log has losses that often."""
 NO_LOSS = ""
 
 
 def training_loss(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.Series, str]:
-    """The training loss of each run at the last point in training that all runs reach.
+    """Return the training loss of each run at the last point in training that all runs reach.
 
     It is the mean over the last :data:`LAST_UPDATES` updates before that point, or over a few more
-    where the lines of the log do not end on them. Where a log has no losses within epochs, it is
-    the mean over the last epoch of all runs. Where that is the first epoch, which is a mean over
-    the whole training, there is none.
+    if no line of the log ends on them. If a log has no losses within epochs, it is the mean over
+    the last epoch of all runs. If that is the first epoch, which is a mean over the whole training,
+    there is none.
 
     Args:
         runs: the table of :func:`read_results`.
@@ -29,8 +29,8 @@ def training_loss(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.Series, 
 
     Returns:
         The loss in the unit of the curves, by the index of ``runs``, missing for a run without
-        curves; and what it is a mean over, such as ``updates 901 to 1,000`` or ``epoch 5``, empty
-        if no run has it.
+        curves; and the updates over which it is a mean, such as ``updates 901 to 1,000`` or
+        ``epoch 5``, empty if no run has it.
     """
     keys = pd.MultiIndex.from_frame(runs[RUN_KEY])
     of_runs = curves[pd.MultiIndex.from_frame(curves[RUN_KEY]).isin(keys)].dropna(subset="loss")
@@ -41,7 +41,7 @@ def training_loss(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.Series, 
 
 
 def _within_epochs(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
-    """The means over the last updates; a line of a log is a mean since the line before it."""
+    """Return the means over the last updates; a line of a log is a mean since the previous line."""
     trained = curves[curves["subset"].isin(("train", "train_inner"))]
     points = trained[trained["subset"] == "train_inner"].sort_values("updates")
     runs = trained[RUN_KEY].drop_duplicates()
@@ -60,7 +60,7 @@ def _within_epochs(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], flo
 
 
 def _of_an_epoch(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
-    """The means over the last epoch that all runs have; none if it is the first."""
+    """Return the means over the last epoch that all runs have; none if it is the first."""
     last = curves.groupby(RUN_KEY)["epoch"].max().min()
     if pd.isna(last) or last < 2:
         return {}, NO_LOSS

@@ -1,10 +1,10 @@
-"""Compares the translations of two runs by sacrebleu's approximate randomization test.
+"""Compare the translations of two runs by sacrebleu's approximate randomization test.
 
 The test generalizes to other test sets for the *same two models*, not to other seeds; for these,
 see :mod:`norm_lab.study.significance`. As a control, the same test compares two seeds of one norm:
-if its p is small too, the difference is one between models and need not be one between norms.
+if its p is small too, the difference is one between models, not necessarily one between norms.
 
-sacrebleu's bootstrap test is not used, since its p is about half of a two-sided one.
+sacrebleu's bootstrap test is not used, because its p is about half of a two-sided one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class References(NamedTuple):
 
 
 def read_references(study: Study, data: Path) -> References:
-    """The references of the test set in a prepared corpus.
+    """Return the references of the test set in a prepared corpus.
 
     Raises:
         CommandError: the corpus is not that of the study, or cannot be read.
@@ -47,8 +47,8 @@ def read_references(study: Study, data: Path) -> References:
     wanted, checksum = study.runs["data.checksum"].iloc[0], manifest.get("checksum")
     if checksum != wanted:
         raise CommandError(
-            f"{data} has the data checksum {checksum}, and the results have {wanted}; give the "
-            "corpus that the runs were trained on"
+            f"{data} has the data checksum {checksum}, but the results have {wanted}; give the "
+            "corpus on which the runs were trained"
         )
     form = text_form(manifest)
     lines = read_lines(reference_file(data, study.runs["split"].iloc[0], manifest["target"]))
@@ -68,7 +68,7 @@ def compare_translations(
         over the rows, ``control_p``, ``signature`` and ``verdict``; NaN if undefined.
 
     Raises:
-        CommandError: the kept translations or the references do not belong to a result.
+        CommandError: the stored translations or the references do not belong to a result.
     """
     texts = {
         (run["arm"], run["seed"]): _translations(run, references)
@@ -104,22 +104,22 @@ def compare_translations(
 
 
 def _translations(run: Mapping[str, Any], references: References) -> list[str] | None:
-    """The kept translations of a run; CommandError if their score is not that of the result."""
+    """Return a run's stored translations; CommandError if they do not give the result's score."""
     text = read_artifact(run, TRANSLATIONS)
     if text is None:
         return None
     lines = text.removesuffix("\n").split("\n")
     if len(lines) != len(references.lines):
         raise CommandError(
-            f"{run['norm']} seed {run['seed']} has {len(lines)} kept translations, and there are "
+            f"{run['norm']} seed {run['seed']} has {len(lines)} stored translations, but there are "
             f"{len(references.lines)} references"
         )
     stored = run["scores.sacrebleu.score"]
     score = score_sacrebleu(lines, references.lines, references.lowercase)["score"]
     if score != stored:
         raise CommandError(
-            f"the kept translations of {run['norm']} seed {run['seed']} give {score} of sacrebleu, "
-            f"and its result has {stored}: the references have changed since it was scored"
+            f"the stored translations of {run['norm']} seed {run['seed']} give sacrebleu {score}, "
+            f"but its result has {stored}: the references have changed since it was scored"
         )
     return lines
 
@@ -140,7 +140,7 @@ def randomization_test(
 ) -> PairedScores:
     """Run sacrebleu's approximate randomization test on the translations of two systems."""
     systems: list[Any] = [("baseline", list(baseline)), ("system", list(system))]
-    # importing fairseq lets sacrebleu's log messages on each test through
+    # importing fairseq would let sacrebleu's log messages on each test through
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     metrics = {"BLEU": BLEU(lowercase=references.lowercase, references=[list(references.lines)])}
     test = PairedTest(systems, metrics, None, test_type="ar", n_samples=trials)

@@ -1,17 +1,18 @@
-"""Tunes the hyperparameters of each arm of a study, over the same grid for all arms.
+"""Tune the hyperparameters of each arm of a study, over the same grid for all arms.
 
     norm-plugin tune STUDY
     norm-plugin sweep STUDY --tuned
 
 The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial
 trains one arm at one point of the grid with one tuning seed. The best point of an arm has the
-lowest mean validation loss over the tuning seeds; a diverged trial has an infinite loss, and a tie
-goes to the smallest point. While the best point of an arm is on the edge of the grid, the grid is
-extended there geometrically, for all arms, up to the bound of the study; without a bound, by at
-most :data:`GROWTH` values at each end.
+lowest mean validation loss over the tuning seeds; a diverged trial has an infinite loss, and ties
+are resolved in favor of the smallest point. While the best point of an arm is on the edge of the
+grid, the grid is extended there geometrically, for all arms, up to the bound of the study; without
+a bound, by at most :data:`GROWTH` values at each end.
 
-The result is ``STUDY.tuned.json`` beside the study file: every trial, the choice of each arm, and
-digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has changed.
+The result is ``STUDY.tuned.json`` in the folder of the study file: every trial, the choice of each
+arm, and digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has
+changed.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ class Arm:
 
 
 def tune_study(request: Request) -> int:
-    """The command ``tune``; the exit status is 1 where a trial has failed."""
+    """Run the command ``tune``; return 1 if a trial has failed, else 0."""
     study, composed = read_tuned_study(request)
     path = tuned_path(study.path)
     if path.exists() and not (request.status or request.dry_run):
         read_choice(study, composed)
-        print(f"{path} has the tuned values; remove it to tune again")
+        print(f"{path} already has the tuned values; remove it to tune again")
         return 0
     arms, grid, bound = arms_of(composed), tuning_of(study).grid, bounds(study)
     request = with_own_results(request)
@@ -94,7 +95,7 @@ def tune_study(request: Request) -> int:
         text = "; ".join(
             f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in wider.items()
         )
-        print(f"an arm is best on the edge of the grid, which grows to {text}", flush=True)
+        print(f"an arm is best on the edge of the grid, which is extended to {text}", flush=True)
         grid = wider
     write_tuned(study, arms, grid, table, choice, trials.runs)
     for arm, point in choice.items():
@@ -104,30 +105,31 @@ def tune_study(request: Request) -> int:
 
 
 def read_tuned_study(request: Request) -> tuple[StudyFile, Composed]:
-    """The study file of a command line, and the study's runs without tuned values.
+    """Return the study file of a command line, and the study's runs without tuned values.
 
-    Raises CommandError if the study has no section ``tune``, or sets a key of its grid.
+    Raises:
+        CommandError: the study has no section ``tune``, or sets a key of its grid.
     """
     composed = compose(request)
     path = study_path(request.experiment)
     if not path.is_file():
-        raise CommandError(f"{request.experiment} is an experiment; tune takes a study")
+        raise CommandError(f"{request.experiment} is an experiment; tune needs a study")
     study = read_study_file(path)
     for key in tuning_of(study).grid:
         if any(o.startswith(f"{key}=") for overrides in composed.overrides for o in overrides):
-            raise CommandError(f"{study.path} sets {key}, which tune varies; leave one out")
+            raise CommandError(f"{study.path} sets {key}, which tune varies; drop one of them")
     return study, composed
 
 
 def tuning_of(study: StudyFile) -> Tuning:
-    """The section ``tune`` of a study; CommandError if it has none."""
+    """Return the section ``tune`` of a study; CommandError if it has none."""
     if study.tune is None:
         raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
     return study.tune
 
 
 def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
-    """The smallest and the largest value that each key of the grid may take."""
+    """Return the smallest and the largest value that each key of the grid may take."""
     tuning = tuning_of(study)
     limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
     if tuning.bound is not None:
@@ -136,13 +138,13 @@ def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
 
 
 def growth_bound(values: Sequence[float]) -> tuple[float, float]:
-    """The limits of a grid that is extended by :data:`GROWTH` values at each end."""
+    """Return the limits of a grid that is extended by :data:`GROWTH` values at each end."""
     below, above = values[1] / values[0], values[-1] / values[-2]
     return values[0] / below**GROWTH, values[-1] * above**GROWTH
 
 
 def arms_of(composed: Composed) -> dict[str, Arm]:
-    """The arms of a study by their labels, ``layernorm-post``."""
+    """Return the arms of a study by their labels, ``layernorm-post``."""
     arms: dict[str, Arm] = {}
     for spec, overrides in zip(composed.runs, composed.overrides):
         own = tuple(override for override in overrides if not override.startswith("seed="))
@@ -154,13 +156,13 @@ def arms_of(composed: Composed) -> dict[str, Arm]:
 def trial_points(
     arms: Iterable[str], grid: Grid, seeds: Sequence[int]
 ) -> Iterator[tuple[str, Point, int]]:
-    """The arm, point and seed of every trial, seed by seed."""
+    """Yield the arm, point and seed of every trial, seed by seed."""
     for seed, arm, point in product(seeds, arms, product(*grid.values())):
         yield arm, point, seed
 
 
 def with_own_results(request: Request) -> Request:
-    """The request with ``tuning/`` for the results, apart from those of the study."""
+    """Return the request with ``tuning/`` for the results, apart from those of the study."""
     results = request.results or Path(request.work or ROOT / "work", "results")
     return replace(request, results=results / "tuning")
 
@@ -171,7 +173,7 @@ def compose_trials(
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
 ) -> Composed:
-    """The runs of the trials, in the order of ``points``."""
+    """Return the runs of the trials, in the order of ``points``."""
     runs = tuple(
         (*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}")
         for arm, point, seed in points
@@ -180,7 +182,7 @@ def compose_trials(
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
-    """A point of the grid as overrides of hydra."""
+    """Return a point of the grid as overrides of hydra."""
     return [
         f"{key}=[{value:.6g}]" if key == LIST_KEY else f"{key}={value:.6g}"
         for key, value in zip(keys, point)
@@ -190,7 +192,7 @@ def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
 def read_trials(
     specs: Sequence[RunSpec], keys: Sequence[str], points: Sequence[tuple[str, Point, int]]
 ) -> pd.DataFrame:
-    """One row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
+    """Return one row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
 
     The outcome is infinite for a run that diverged.
     """
@@ -208,7 +210,7 @@ def read_trials(
 
 
 def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
-    """The grid with one more value at each edge that is the best point of an arm.
+    """Return the grid with one more value at each edge that is the best point of an arm.
 
     The new value continues the two outermost ones geometrically, within the bound.
     """
@@ -237,7 +239,7 @@ def write_tuned(
     choice: Mapping[str, Point],
     specs: Sequence[RunSpec],
 ) -> None:
-    """Store the trials and the choice beside the study file."""
+    """Store the trials and the choice in the folder of the study file."""
     content = {
         "rule": f"the point with the least mean of {OUTCOME} over the seeds",
         "tune": _plain(tuning_of(study)),
@@ -255,7 +257,7 @@ def write_tuned(
 
 
 def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, float]]:
-    """The tuned values of each arm, by its label.
+    """Return the tuned values of each arm, by its label.
 
     Args:
         composed: the study's own runs.
@@ -283,12 +285,12 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
     elif set(data_checksums(composed.runs)) - set(tuned["data"]):
         reason = "other data"
     if reason:
-        raise CommandError(f"{path} is of {reason}; remove it, and tune again")
+        raise CommandError(f"{path} is for {reason}; remove it, and tune again")
     return {label: dict(arm["chosen"]) for label, arm in tuned["arms"].items()}
 
 
 def compose_tuned(request: Request) -> Composed:
-    """The runs of a study, each arm at its tuned values; raises as :func:`read_choice` does."""
+    """Return the runs of a study, each arm at its tuned values; see :func:`read_choice`."""
     study, composed = read_tuned_study(request)
     choice = read_choice(study, composed)
     runs = []
@@ -299,7 +301,7 @@ def compose_tuned(request: Request) -> Composed:
 
 
 def code_digest() -> dict[str, str]:
-    """A digest of our code that a training runs, and the versions of torch and fairseq."""
+    """Return a digest of our code that a training runs, and the versions of torch and fairseq."""
     package = ROOT / "norm_plugin"
     files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
     sources = [path for path in files if path.suffix in SOURCES]
@@ -308,9 +310,9 @@ def code_digest() -> dict[str, str]:
 
 
 def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
-    """The checksums of the prepared corpora of runs.
+    """Return the checksums of the prepared corpora of runs.
 
-    A corpus that each seed splits at random is left out, since its checksum depends on the seed.
+    A corpus that each seed splits at random is omitted, since its checksum depends on the seed.
     """
     fixed = (spec for spec in specs if "--split-seed" not in spec.preparation)
     manifests = {spec.data / "manifest.json" for spec in fixed}
@@ -322,5 +324,5 @@ def _digest(content: bytes) -> str:
 
 
 def _plain(tuning: Tuning) -> Any:
-    """The section in types that JSON has, with lists for tuples."""
+    """Return the section in types that JSON has, with lists for tuples."""
     return json.loads(json.dumps(asdict(tuning)))

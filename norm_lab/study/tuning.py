@@ -22,20 +22,20 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json
 
 Point = tuple[float, ...]
-"""A value of each key of the grid."""
+"""A value for each key of the grid."""
 OUTCOME = "valid_loss"
 """The column of :func:`read_results` that is minimized."""
 
 
 def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
-    """The point of each arm with the lowest mean outcome over the seeds."""
+    """Return the point of each arm with the lowest mean outcome over the seeds."""
     means = trials.groupby(["arm", *keys], as_index=False)[OUTCOME].mean()
     best = means.loc[means.groupby("arm")[OUTCOME].idxmin()].set_index("arm")
     return {arm: tuple(best.loc[arm, list(keys)]) for arm in dict.fromkeys(trials["arm"])}
 
 
 def tuned_path(study: Path) -> Path:
-    """The file with the tuned values, beside that of the study: ``STUDY.tuned.json``."""
+    """Return the file with the tuned values, next to the study file: ``STUDY.tuned.json``."""
     return study.with_suffix(".tuned.json")
 
 
@@ -50,7 +50,7 @@ class Tuned:
 
 
 def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
-    """The study with each arm at its best value of the key, and all of its runs as trials.
+    """Return the study with each arm at its best value of the key, and all of its runs as trials.
 
     Raises:
         CommandError: the key is not a setting of the runs, its values are not numbers, or no run
@@ -64,11 +64,11 @@ def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
     missing = sorted({*runs["arm"]} - {*trials["arm"]})
     if baseline in missing:
         raise CommandError(
-            f"no run of {baseline} has a validation loss, by which its {key} is chosen; leave out "
+            f"no run of {baseline} has a validation loss, by which its {key} is chosen; drop "
             "--vary, or name another --baseline"
         )
     if trials.groupby("arm")["lr"].nunique().max() < 2:
-        raise CommandError(f"no arm has runs at two values of {key}; there is nothing to vary")
+        raise CommandError(f"no arm has runs at two values of {key}; drop --vary {key}")
     chosen = {arm: value for arm, (value,) in choose(trials, ["lr"]).items()}
     runs, failures = (
         table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
@@ -91,10 +91,10 @@ def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
 
 
 def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
-    """A table of runs with the values of a key as ``lr``, and without the key in names of arms."""
+    """Return a table of runs with the values of a key as ``lr``; names of arms omit the key."""
     column = f"settings.{key}"
     if column not in study.runs:
-        raise CommandError(f"no run has a setting {key}; name another to vary")
+        raise CommandError(f"no run has the setting {key}; give another key to --vary")
     records = study.runs.to_dict("records")
     of_recipe = [run[column] for run in records if key not in run["differs"]]
     values, arms = [], []
@@ -151,13 +151,13 @@ def _check_chosen(run: Mapping[str, Any], chosen: Mapping[str, float], path: Pat
         own = own[0] if isinstance(own, list) else own
         if own is None or not np.isclose(own, value):
             raise CommandError(
-                f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, and {path} "
-                f"chooses {value:g}; run norm-plugin sweep STUDY --tuned"
+                f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, but {path} "
+                f"selects {value:g}; run norm-plugin sweep STUDY --tuned"
             )
 
 
 def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFrame:
-    """The chosen and the next best value of each arm.
+    """Return the chosen and the second-best value of each arm.
 
     Returns:
         columns ``arm``, ``lr``, ``n`` (seeds), ``tuned`` (the mean outcome), ``next_lr``,
@@ -196,11 +196,12 @@ def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFr
 
 
 def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
-    """The learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, sec. 2.3).
+    """Return the learning rate sensitivity of each arm (Wortsman et al. 2023, sec. 2.3).
 
-    It is the mean over a range of learning rates of ``min(loss(rate), initial loss) - lowest
-    loss``. Here, the range is the grid, with equal weights, and the worst finite loss of any trial
-    replaces the initial loss. It is computed for each seed; the interval is Student's over seeds.
+    See arXiv 2309.14322. It is the mean over a range of learning rates of ``min(loss(rate),
+    initial loss) - lowest loss``. Here the range is the grid, with equal weights, and the worst
+    finite loss of any trial replaces the initial loss. It is computed per seed; the interval is
+    Student's over seeds.
 
     Returns:
         columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and

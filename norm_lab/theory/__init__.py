@@ -1,4 +1,4 @@
-"""Claims of the papers about a Transformer at the start of training, measured: one file a claim."""
+"""Measured claims of the papers about a Transformer at the start of training; one file each."""
 
 from __future__ import annotations
 

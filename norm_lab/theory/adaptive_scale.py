@@ -40,19 +40,19 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def standardized(x: Tensor) -> Tensor:
-    """y of AdaNorm, in the dtype of x. x, y: (n, H)."""
+    """Return y of AdaNorm, in the dtype of x. x, y: (n, H)."""
     y: Tensor = build_norm("layernorm-simple", x.size(-1), eps=0.0).to(x.dtype)(x)
     return y
 
 
 def z_of(x: Tensor) -> Tensor:
-    """What the norm ``adanorm`` gives. x, z: (n, H)."""
+    """Return the output of the norm ``adanorm``. x, z: (n, H)."""
     z: Tensor = build_norm("adanorm", x.size(-1), scale=C, k=K, eps=0.0).to(x.dtype)(x)
     return z
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """At each norm of the encoder of a full model; of main placements only."""
+    """Measure at each norm of the encoder of a full model, for main placements only."""
     for where, at in options.activations(placement):
         y = standardized(at.x)
         for name, function in PHI.items():
@@ -71,7 +71,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether the mean of phi, that of z and the share of |y| >= 1 / k are as stated."""
+    """Judge whether the mean of phi, that of z and the share of |y| >= 1 / k are as stated."""
     for row, some in cases(frame, "phi"):
         row["positions"] = f"{some['positions'].sum():,}"
         error = some["phi_error"].max()
@@ -89,7 +89,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The least and the largest mean of z by site, of the first placement and tokens."""
+    """Draw the least and the largest mean of z by site, for the first placement and tokens."""
     shown = like_first(frame, "tokens", "placement")
     for place, (name, some) in enumerate(shown.groupby("phi", sort=False)):
         sites = some.groupby("site", sort=False)

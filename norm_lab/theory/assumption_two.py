@@ -37,7 +37,7 @@ CASE = ("model", "norm", "layer_scale", "tokens", "placement")
 
 
 def of_x_hat(x_hat: Tensor) -> Row:
-    """How far x_hat, (n, C), is from the assumption, by position and by channel."""
+    """Return how far x_hat, (n, C), is from the assumption, by position and by channel."""
     lengths, squares = x_hat.square().sum(dim=-1), x_hat.square().amax(dim=0)
     row: Row = {
         "channels": x_hat.size(-1),
@@ -52,7 +52,7 @@ def of_x_hat(x_hat: Tensor) -> Row:
 
 
 def nu_bound(x_hats: Sequence[Tensor], gs: Sequence[Tensor], alpha: float) -> float:
-    """The bound of Lemma 4 on the length of nu, with the constants that these batches have.
+    """Return the bound of Lemma 4 on the length of nu, with the constants that these batches have.
 
     Args:
         x_hats, gs: x_hat and dL/dx_hat of each batch, (n, C), in their order.
@@ -69,16 +69,16 @@ def nu_bound(x_hats: Sequence[Tensor], gs: Sequence[Tensor], alpha: float) -> fl
 
 
 def x_hat_of(norm: Norm, x: Tensor) -> Tensor:
-    """x_hat of a norm in training, (n, C) in float64; the norm itself is not changed."""
+    """Return x_hat of a norm in training, (n, C) in float64; the norm itself is not changed."""
     alone: Any = copy.deepcopy(norm).double().train()
     with torch.no_grad():
         alone.weight.fill_(1.0)
         alone.bias.zero_()
-        return cast(Tensor, alone.normalize(x, None))  # without the hook of its model
+        return cast(Tensor, alone.normalize(x, None))  # bypasses the hook of its model
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """x_hat of PN-V, and nu of PN, at each norm of the encoder at the start."""
+    """Measure x_hat of PN-V, and nu of PN, at each norm of the encoder at the start."""
     for where, at in options.activations(placement):
         for groups in (0, 1):
             norm = build_norm("powernorm-v", at.x.size(-1), layer_scale_groups=groups)
@@ -95,7 +95,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def measure_once(options: Options) -> Iterator[Row]:
-    """x_hat, and nu of PN, at each norm of the encoder of each checkpoint of PowerNorm's."""
+    """Measure x_hat, and nu of PN, at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
         batches: dict[str, list[tuple[Row, Tensor, Tensor, Any]]] = {}
         for each in trained_sites(path, options.data):
@@ -117,7 +117,7 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether x_hat keeps to the assumption for some a_b of the paper, and nu to its bound."""
+    """Judge whether x_hat satisfies the assumption for some a_b of the paper, and nu its bound."""
     loosest = max(LIMITS.values())
     for row, some in cases(frame, *CASE):
         mean, channels = some["mean_length2"].mean(), some["channels"].iloc[0]
@@ -143,7 +143,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The largest |x_hat|^2 and x_hat^2 by norm of the encoder, of the first and the last model."""
+    """Draw the largest |x_hat|^2 and x_hat^2 by encoder norm, for the first and the last model."""
     lines = []
     models = frame[["model", "norm", "layer_scale"]].drop_duplicates()
     for each in models.iloc[[0, -1]].drop_duplicates().to_dict("records"):

@@ -35,18 +35,18 @@ from norm_lab.theory.models import through_norm
 from norm_plugin.norms import build_norm
 
 GAINS = 0.5, 1.5
-"""The range of the gain, which is drawn for each channel: with a gain of 1, Eq. 3 and 6 hold."""
+"""The range of the gain, drawn per channel; with a gain of 1, Eq. 3 and 6 would hold."""
 
 
 def of_batch_norm(x: Tensor, g: Tensor) -> Tensor:
-    """Lemma 2. x, g: (n, C)."""
+    """Return dL/dx by Lemma 2. x, g: (n, C)."""
     sigma = x.var(dim=0, correction=0).sqrt()
     x_hat = (x - x.mean(dim=0)) / sigma
     return (g - g.mean(dim=0) - x_hat * (g * x_hat).mean(dim=0)) / sigma
 
 
 def of_pn_v(x: Tensor, g: Tensor) -> Tensor:
-    """Lemma 3. x, g: (n, C)."""
+    """Return dL/dx by Lemma 3. x, g: (n, C)."""
     psi = x.square().mean(dim=0).sqrt()
     x_hat = x / psi
     return (g - x_hat * (g * x_hat).mean(dim=0)) / psi
@@ -56,11 +56,11 @@ LEMMAS: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
     "batchnorm": ("Lemma 2", "Eq. 3", of_batch_norm),
     "powernorm-v": ("Lemma 3", "Eq. 6", of_pn_v),
 }
-"""The lemma and the equation on each norm, and the gradient that they state."""
+"""The lemma and the equation for each norm, and the gradient that they state."""
 
 
 def errors(norm_type: str, x: Tensor, dy: Tensor, gain: Tensor) -> tuple[float, float]:
-    """How far the lemma and the equation are from the gradient that autograd gives.
+    """Return how far the lemma and the equation are from the gradient that autograd gives.
 
     Args:
         x: the input, (n, C), and ``dy`` the gradient by the output, in float64.
@@ -83,7 +83,7 @@ def errors(norm_type: str, x: Tensor, dy: Tensor, gain: Tensor) -> tuple[float, 
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Both norms at each norm of the encoder of a full model; of main placements only."""
+    """Measure both norms at each norm of the encoder of a full model, for main placements only."""
     for where, at in options.activations(placement):
         low, high = GAINS
         generator = torch.Generator().manual_seed(where["seed"])
@@ -94,7 +94,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether the lemma, and the equation of the main text, give autograd's gradient."""
+    """Judge whether the lemma, and the equation of the main text, give autograd's gradient."""
     for row, some in cases(frame, "norm", "tokens", "placement"):
         lemma, equation, _ = LEMMAS[row["norm"]]
         for name, column in ((lemma, "lemma_error"), (equation, "equation_error")):
@@ -103,7 +103,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The largest error by norm of the encoder, of the first placement and tokens."""
+    """Draw the largest error by norm of the encoder, for the first placement and tokens."""
     shown = like_first(frame, "tokens", "placement")
     lines = []
     for norm, some in shown.groupby("norm", sort=False):

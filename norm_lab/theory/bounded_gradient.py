@@ -39,12 +39,12 @@ BOUNDED = {
     "nu": "|nu_t| / M_t",
     "gradient": "|dL/dx| psi / (|g| + M |x_hat|)",
 }
-"""What is at most 1, by the column of its largest value over the channels."""
+"""What is bounded by 1, by the column of its largest value over the channels."""
 SHARE = "|dL/dx| psi / |g|"
 
 
 def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row]:
-    """What each pass of PN over these batches shows, in their order, epoch by epoch.
+    """Yield what each pass of PN over these batches shows, in their order, epoch by epoch.
 
     Yields:
         the largest values over the channels of :data:`BOUNDED`, and of :data:`SHARE` as ``share``.
@@ -69,14 +69,14 @@ def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """At each norm of the encoder of a full model; of main placements only."""
+    """Measure at each norm of the encoder of a full model, for main placements only."""
     for where, at_site in options.activations_by_site(placement):
         for number, row in enumerate(passes(at_site)):
             yield {**where, "epoch": number // len(at_site), "batch": number % len(at_site), **row}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether nu and the gradient stay within what follows from the recursion."""
+    """Judge whether nu and the gradient stay within what follows from the recursion."""
     for row, some in cases(frame, "tokens", "placement"):
         for column, name in BOUNDED.items():
             largest = some[column].max()
@@ -86,7 +86,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The largest value of each row over the passes, of the first placement and tokens."""
+    """Draw the largest value of each row over the passes, for the first placement and tokens."""
     largest = like_first(frame, "tokens", "placement").groupby(["epoch", "batch"]).max()
     largest.index = pd.RangeIndex(1, len(largest) + 1)
     names = {**BOUNDED, "share": SHARE}

@@ -31,7 +31,7 @@ from norm_lab.theory.models import (
 
 INTERVAL = "95 % interval"
 ROUNDING = 1e-9
-"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
+"""Far above the error of sums of some hundred float64 numbers, far below any real effect."""
 SITE_LAYERS = 6
 """The number of layers of the full model for measurements at single norms."""
 Row = dict[str, Any]
@@ -66,25 +66,25 @@ class Options:
     data: Path | None = None
 
     def seeds_of(self, placement: str) -> range:
-        """The seeds of a placement: all seeds for a main one, half of them for others."""
+        """Return the seeds of a placement: all seeds for a main one, half of them for others."""
         return range(self.seeds if placement in self.main else (self.seeds + 1) // 2)
 
     def batches_of(self, placement: str) -> list[Batches]:
-        """The batches of a placement: random tokens, and the corpus for a main one."""
+        """Return the batches of a placement: random tokens, and the corpus for a main one."""
         return [self.random, self.real] if self.real and placement in self.main else [self.random]
 
     def draws(self, placement: str) -> Iterator[tuple[Row, Batches, int]]:
-        """The draws of a placement: the columns that identify one, its batches and its seed."""
+        """Yield the draws of a placement: identifying columns, batches and seed."""
         for batches in self.batches_of(placement):
             for seed in self.seeds_of(placement):
                 yield {"tokens": batches.kind, "placement": placement, "seed": seed}, batches, seed
 
     def stack_pass(self, placement: str, batches: Batches, seed: int) -> StackPass:
-        """A pass through the simplified setting, for measurements by layer."""
+        """Return a pass through the simplified setting, for measurements by layer."""
         return stack_pass(placement, self.norm_type, self.depth, self.dim, batches, seed)
 
     def activations(self, placement: str) -> Iterator[tuple[Row, Activations]]:
-        """The activations of each encoder norm of the full model: one model and batch per seed.
+        """Yield the activations of each encoder norm of the full model, per seed and batch.
 
         There are none for a placement that is not a main one.
         """
@@ -96,7 +96,7 @@ class Options:
     def activations_by_site(
         self, placement: str, seeds: int | None = None
     ) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
-        """The activations of each encoder norm of one model, on the batches of several seeds."""
+        """Yield the activations of each encoder norm of one model, on several seeds' batches."""
         for batches in self.batches_of(placement) if placement in self.main else ():
             model = full(placement, *self._sites, batches, seed=0).model
             passes = [encoder_activations(model, batches, s) for s in range(seeds or self.seeds)]
@@ -117,11 +117,11 @@ class Claim:
         place: its position among the claims, from 1.
         caption: the caption of its figure.
         case: the columns that identify a case.
-        verdicts: compares what is stated with what was measured, by rows of :func:`verdict`.
+        verdicts: compares the stated with the measured, by rows of :func:`verdict`.
         plot: draws the measurements on matplotlib's axes.
         tables: more tables of the measurements.
-        measure: the rows of measurements of one placement.
-        measure_once: the rows of what does not depend on a placement.
+        measure: yields the rows of measurements of one placement.
+        measure_once: yields the rows of what does not depend on a placement.
         may_lack: numeric columns that some rows lack.
         height: the height of the figure, in inches.
     """
@@ -152,7 +152,7 @@ class Claim:
 
 
 def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int = 3) -> Row:
-    """The columns of a row of verdicts.
+    """Return the columns of a row of verdicts.
 
     ``holds`` is None if the paper states nothing for this case, or it cannot be decided. A mean
     over seeds is shown with ``digits`` decimal places.
@@ -165,7 +165,7 @@ def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int
 
 
 def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Row:
-    """The verdict on a number, which holds up to a tolerance; None is an undefined measurement.
+    """Return the verdict on a number, up to a tolerance; None is an undefined measurement.
 
     Another column says whether the interval contains the number.
     """
@@ -177,26 +177,26 @@ def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Ro
 
 
 def yes(value: bool | None) -> str:
-    """``yes``, ``no``, or ``-`` for None."""
+    """Return ``yes``, ``no``, or ``-`` for None."""
     return "-" if value is None else "yes" if value else "no"
 
 
 def interval_text(sample: Sample, digits: int) -> str:
-    """The interval over seeds: ``1.49 to 1.51``."""
+    """Return the interval over seeds: ``1.49 to 1.51``."""
     if sample.count == 1:
         return "one seed"
     return " to ".join(f"{end:.{digits}f}" for end in sample.interval)
 
 
 def with_interval(sample: Sample | None, digits: int = 3) -> str:
-    """The mean over seeds and its 95 % interval, if there is one: ``1.50 (1.49 to 1.51)``."""
+    """Return the mean over seeds with its 95 % interval, if any: ``1.50 (1.49 to 1.51)``."""
     if sample is None:
         return "undefined"
     return f"{sample.mean:.{digits}f} ({interval_text(sample, digits)})"
 
 
 def contains(sample: Sample, value: float) -> bool | None:
-    """Whether the interval contains ``value``; None for one seed, which has no interval."""
+    """Return whether the interval contains ``value``; None for one seed, which has no interval."""
     low, high = sample.interval
     return None if sample.count == 1 else low <= value <= high
 
@@ -205,18 +205,18 @@ def contains(sample: Sample, value: float) -> bool | None:
 
 
 def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The rows with the same values in ``columns`` as the first one."""
+    """Return the rows with the same values in ``columns`` as the first one."""
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
 def cases(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Row, pd.DataFrame]]:
-    """The rows with the same values in ``columns``, and these values."""
+    """Yield the rows with the same values in ``columns``, and these values."""
     for values, some in frame.groupby(list(columns), sort=False, dropna=False):
         yield dict(zip(columns, values)), some
 
 
 def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
-    """The cases whose measurements are all finite, and a row of verdicts for each other case.
+    """Return the cases whose measurements are all finite, and a row for each other case.
 
     Leaving out single rows would fit a line to the layers that happen to be finite, and a maximum
     would hide a NaN.
@@ -236,11 +236,11 @@ def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[
 
 
 GRAY = {"color": "#888888", "linewidth": 1}
-"""The look of a line of reference."""
+"""The style of a reference line."""
 
 
 def site_label(frame: pd.DataFrame) -> str:
-    """The label of an axis of the norms of the encoder, under the first placement."""
+    """Return the label of an axis of the norms of the encoder, under the first placement."""
     return f"norm of the encoder, from below ({frame['placement'].iloc[0]})"
 
 
@@ -260,14 +260,14 @@ def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: st
 
 
 def exponent(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
-    """p of ``of`` ~ ``over``^p; None unless all values are positive numbers."""
+    """Return p of ``of`` ~ ``over``^p; None unless all values are positive numbers."""
     if not _have_logarithms(frame[over]):
         return None
     return rate(frame.assign(**{over: np.log(frame[over])}), of, over)
 
 
 def rate(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
-    """r of ``of`` ~ exp(r ``over``); None unless all values of ``of`` are positive numbers."""
+    """Return r of ``of`` ~ exp(r ``over``); None unless all values of ``of`` are positive."""
     if not _have_logarithms(frame[of]):
         return None
     return describe(
@@ -284,7 +284,7 @@ def _have_logarithms(values: pd.Series) -> bool:
 
 
 def factor_below(rates: Sample | None) -> Sample | None:
-    """exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
+    """Return exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
     if rates is None:
         return None
     low, high = rates.interval

@@ -56,7 +56,7 @@ COMMAND = ("norm-plugin", "theory")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags of the command."""
+    """Return the flags of the command."""
     flags = argparse.ArgumentParser(
         prog=" ".join(COMMAND),
         description=__doc__,
@@ -92,12 +92,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The type of a list of names, separated by commas."""
+    """Return the type of a list of names, separated by commas."""
     return tuple(name for name in text.split(",") if name)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The type of two or more distinct numbers from 1 on, separated by commas; sorted."""
+    """Return the type of two or more distinct numbers from 1 on, separated by commas; sorted."""
     values = tuple(sorted(set(map(at_least(1), names(text)))))
     if len(values) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: give two numbers or more, as in 2,4,8")
@@ -105,7 +105,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """The options of the claims; CommandError for an unknown norm or placement, or bad data."""
+    """Return the options of the claims; CommandError for an unknown name or bad data."""
     try:
         norm_spec(args.norm_type)
         for placement in args.placements:
@@ -122,13 +122,13 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     args = parser().parse_args(argv)
     quiet()
     import_user_dir(args.user_dir)
     check_output(args.page)
     if unknown := [name for name in args.claims if name not in CLAIMS]:
-        raise CommandError(f"no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
+        raise CommandError(f"there is no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
     if not args.only_page:
         options = options_of(args)
         made = origin(shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]), options)
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(
     claims: Sequence[str], options: Options, workers: int, user_dir: Path | None
 ) -> dict[str, list[Row]]:
-    """The rows of each of these claims, by several processes that each import ``user_dir``.
+    """Return the rows of each of these claims, by several processes that each import ``user_dir``.
 
     All claims of a placement are measured together, as they share forward and backward passes.
     """
@@ -164,7 +164,7 @@ def measure(
 
 
 def of_placement(claims: Sequence[str], options: Options, placement: str) -> list[list[Row]]:
-    """The rows of each claim, measured under one placement."""
+    """Return the rows of each claim, measured under one placement."""
     rows = [list(CLAIMS[name].measure(options, placement)) for name in claims]
     print(f"measured {placement}", flush=True)
     return rows
@@ -189,7 +189,7 @@ def quiet() -> None:
 
 
 def origin(command: str, options: Options) -> Row:
-    """The origin of measurements, for ``made.json``: command, settings, commit and versions."""
+    """Return the origin of measurements for ``made.json``: command, settings, commit, versions."""
     settings: Row = {
         "norm": options.norm_type,
         "L": " ".join(map(str, options.layers)),
@@ -210,7 +210,7 @@ def origin(command: str, options: Options) -> Row:
 
 
 def name_of(data: Path) -> str:
-    """The name and checksum of a corpus from its manifest, or else the name of the folder."""
+    """Return a corpus's name and checksum from its manifest, or else the name of the folder."""
     path = data.parent / "manifest.json"
     manifest = read_json(path) if path.is_file() else {}
     corpus, checksum = manifest.get("corpus", data.name), str(manifest.get("checksum", ""))
@@ -227,7 +227,7 @@ def store(name: str, rows: list[Row], made: Row, folder: Path) -> None:
 
 
 def read_made(folder: Path) -> dict[str, Any]:
-    """The origin of the measurements of each claim in ``folder``, by its name."""
+    """Return the origin of the measurements of each claim in ``folder``, by its name."""
     path = folder / MADE
     return dict(read_json(path)) if path.exists() else {}
 
@@ -261,7 +261,7 @@ def write_page(folder: Path, page: Path) -> None:
 
 
 def block(name: str, folder: Path, page: Path) -> str:
-    """The block of a claim in ``page``, in Markdown, from its measurements in ``folder``."""
+    """Return the block of a claim in ``page``, in Markdown, from its measurements in ``folder``."""
     claim, made = CLAIMS[name], read_made(folder)[name]
     finite, left_out = finite_cases(claim, read_measurements(name, folder))
     tables = [pd.DataFrame([*left_out, *(claim.verdicts(finite) if len(finite) else [])])]
@@ -281,7 +281,7 @@ def block(name: str, folder: Path, page: Path) -> str:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with ``holds`` as the last column, and without an empty column of intervals."""
+    """Return a table with ``holds`` as last column, and without an empty column of intervals."""
     table = table.astype(object).fillna("")
     if "holds" in table:
         table = table[[*table.columns.drop("holds"), "holds"]]

@@ -22,7 +22,7 @@ from norm_lab.theory.models import REAL, Batches
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
 DRAWS, CHUNK = 20_000, 1_000
-"""The number of draws of |x|^2 for normal x, and how many are drawn at once."""
+"""The number of draws of |x|^2 for normal x, and the number drawn at once."""
 SHOWN = (0.1, 0.2, 0.3)
 """The eps of the table."""
 FOUND = (0.1, 0.125)
@@ -30,9 +30,9 @@ FOUND = (0.1, 0.125)
 
 
 def share_outside(draws: Tensor, eps: float) -> float:
-    """The share of ``draws`` that are outside (1 - eps, 1 + eps) times their mean.
+    """Return the share of ``draws`` that are outside (1 - eps, 1 + eps) times their mean.
 
-    NaN where a draw is not finite: a NaN would count as inside.
+    NaN if a draw is not finite: a NaN would count as inside.
     """
     if not draws.isfinite().all():
         return math.nan
@@ -40,7 +40,7 @@ def share_outside(draws: Tensor, eps: float) -> float:
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Shares of |x|^2 in the last layer."""
+    """Measure shares of |x|^2 in the last layer."""
     for batches in options.batches_of(placement):
         seeds = options.seeds_of(placement)
         draws = torch.cat([last_layer(options, batches, placement, seed) for seed in seeds])
@@ -48,12 +48,12 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def measure_once(options: Options) -> Iterator[Row]:
-    """Shares of a chi-square with d degrees of freedom."""
+    """Measure shares of a chi-square distribution with d degrees of freedom."""
     return shares_of(chi_square(options.dim), options.dim, tokens="none", x=CHI_SQUARE)
 
 
 def shares_of(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
-    """The share outside and its bound, for each eps."""
+    """Yield the share outside and its bound, for each eps."""
     for eps in EPSILONS:
         yield {
             **where,
@@ -66,21 +66,21 @@ def shares_of(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
 
 
 def chi_square(n: int) -> Tensor:
-    """Draws of |x|^2, x of n independent normal numbers, (DRAWS,)."""
+    """Return draws of |x|^2 for x of n independent normal numbers, (DRAWS,)."""
     generator = torch.Generator().manual_seed(0)
     chunks = [torch.randn(CHUNK, n, generator=generator) for _ in range(DRAWS // CHUNK)]
     return torch.cat([chunk.square().sum(dim=1) for chunk in chunks])
 
 
 def last_layer(options: Options, batches: Batches, placement: str, seed: int) -> Tensor:
-    """|x|^2 / d where the lemma of the placement has its x; else the output of the layer. (n,)."""
+    """Return |x|^2 / d, (n,), of the lemma's x under the placement; else of the layer's output."""
     stack = options.stack_pass(placement, batches, seed)
     place = LEMMA[placement].place if placement in LEMMA else OUTPUT
     return stack.sums[place][-1] if place in stack.sums else stack.outputs[-1]
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether the share is at most the bound at every eps."""
+    """Judge whether the share is at most the bound at every eps."""
     limits = frame.drop_duplicates("eps").set_index("eps")["bound"]
     shown = {f"eps = {eps}": f"{limits[eps]:.4f}" for eps in SHOWN}
     yield {"x": "bound", "tokens": "", "draws": "", **shown}
@@ -107,7 +107,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Share over eps, a line for each x, and the bound."""
+    """Draw the share over eps, one line per x, and the bound."""
     lines = [
         (what, some[some["share"] > 0].set_index("eps")["share"])
         for what, some in frame[frame["tokens"] != REAL].groupby("x", sort=False)

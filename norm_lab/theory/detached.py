@@ -36,7 +36,7 @@ from norm_plugin.norms import build_norm
 
 
 class Form(NamedTuple):
-    """What the theorem says of a norm.
+    """What the theorem states for a norm.
 
     Attributes:
         keeps_mean: the mean of dx is g_bar / sigma; else it is 0.
@@ -53,14 +53,14 @@ FORMS = {
     "detachnorm-mean": Form(keeps_mean=True, keeps_variance=False),
     "detachnorm-std": Form(keeps_mean=False, keeps_variance=True),
 }
-"""What each norm keeps in its gradient, by the name of the norm."""
+"""What the gradient of each norm keeps, by the name of the norm."""
 
 
 def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the gradient of one of :data:`FORMS` is from what is stated. x, g: (n, C).
+    """Return how far the gradient of one of :data:`FORMS` is from the stated one. x, g: (n, C).
 
     Returns:
-        |mean(dx) - what is stated|, in units of sqrt(mean(g^2)) / sigma, and D(dx) sigma^2 / D(g),
+        |mean(dx) - the stated mean|, in units of sqrt(mean(g^2)) / sigma, and D(dx) sigma^2 / D(g),
         (n,) each.
     """
     norm: Any = build_norm(norm_type, x.size(-1)).to(x.dtype)
@@ -73,7 +73,7 @@ def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Margins at each norm of the encoder of a full model; of main placements only."""
+    """Measure margins at each norm of the encoder of a full model, for main placements only."""
     for where, at in options.activations(placement):
         for norm in FORMS:
             error, ratio = margins(norm, at.x, at.g)
@@ -90,7 +90,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether every equality and inequality holds up to rounding, and with what margin."""
+    """Judge whether every equality and inequality holds up to rounding, and with what margin."""
     for row, some in cases(frame, "norm"):
         form = FORMS[row["norm"]]
         positions = some["positions"].sum()
@@ -108,7 +108,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The mean variance ratio by site, a line a norm, of the first placement and tokens."""
+    """Draw the mean variance ratio by site, one line per norm, for the first placement."""
     shown = like_first(frame, "tokens", "placement")
     lines = [
         (norm, some.groupby("site", sort=False)["variance_ratio"].mean().reset_index(drop=True))

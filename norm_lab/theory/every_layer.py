@@ -34,18 +34,18 @@ STACKS = {
     "encoder": "encoder of the full model",
     "decoder": "decoder of the full model",
 }
-"""What a stack is called on the page, by its name in the table of measurements."""
+"""The title of each stack on the page, by its name in the table of measurements."""
 PAPER = {"post": math.sqrt(2 / 3), "pre": 1.0}
-"""What the gradient is multiplied by from one layer to the one below it, by placement."""
+"""The factor of the gradient from one layer to the one below it, by placement."""
 NEAR = 0.05
-"""Measured factors that are further from the paper's are called different."""
+"""The tolerance of the factors: measured ones that differ more from the paper's are different."""
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """The gradient of W^2 of each layer, in the simplified setting and in both full stacks.
+    """Yield the gradient of W^2 of each layer, in the simplified setting and in both full stacks.
 
     ``squared_length`` is E |x_l|^2 / d of the output of the layer, and ``cross_sum`` is
-    E |x + f(x)|^2 / d after its attention over the encoder; NaN where they are not known.
+    E |x + f(x)|^2 / d after its attention over the encoder; NaN if unknown.
     """
     unknown, depth = [math.nan] * options.depth, options.depth
     for where, batches, seed in options.draws(placement):
@@ -72,12 +72,12 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def factor(frame: pd.DataFrame) -> Sample | None:
-    """From a layer to the one below it, in one stack and placement."""
+    """Return the factor from a layer to the one below it, in one stack and placement."""
     return factor_below(rate(frame, "gradient", over="layer"))
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The factors of post and pre beside the paper's, and why they differ."""
+    """Judge the factors of post and pre by the paper's, and show why they differ."""
     shown = frame[frame["placement"].isin(PAPER)]
     for row, some in cases(shown, "tokens", "stack", "placement"):
         row["stack"] = STACKS[row["stack"]]
@@ -92,7 +92,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The factor of every stack and placement."""
+    """Yield the factor of every stack and placement."""
     for tokens, of_tokens in frame.groupby("tokens", sort=False):
         stacks = of_tokens["stack"].unique()
         yield pd.DataFrame(
@@ -105,14 +105,14 @@ def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The gradient over the layers as a share of the last, a line a stack, of post and pre."""
+    """Draw the gradient over the layers as a share of the last, for post and pre."""
     shown = frame[frame["placement"].isin(PAPER)]
     shown = shown if len(shown) else frame
     shown = shown[shown["tokens"] == frame["tokens"].iloc[0]]
     lines = []
     for (placement, stack), some in shown.groupby(["placement", "stack"], sort=False):
         means = some.groupby("layer")["gradient"].mean()
-        # under rezero, whose branches begin with a factor of 0, it is 0
+        # it is 0 under rezero, whose branches start with a factor of 0
         shares = means / means.iloc[-1] if means.iloc[-1] > 0 else means.iloc[:0]
         lines.append((f"{placement}, {STACKS[stack]}", shares))
     draw_lines(axes, lines, xlabel="layer l", ylabel="gradient of W^2 / that of layer L")

@@ -37,12 +37,13 @@ CASE = ("model", "norm", "layer_scale", "tokens", "placement")
 
 
 def ratios(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> tuple[Tensor, float]:
-    """gamma / psi_B of each channel, and how far the identity of Lemma 1 is off.
+    """Return gamma / psi_B of each channel, and the error of the identity of Lemma 1.
 
     Args:
-        x: the input before the layer-scale, (n, C), and ``dy`` the gradient by the output, float64.
+        x: the input before the RMS pre-scaling, (n, C), in float64.
+        dy: the gradient by the output, (n, C), in float64.
         gain: gamma, (C,).
-        groups: of the layer-scale; 0 for none.
+        groups: groups of the RMS pre-scaling; 0: none.
 
     Returns:
         (C,), and the largest error as a share of gamma^2 |dL/dY|^2 / psi_B^2.
@@ -62,7 +63,7 @@ def ratios(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> tuple[Tensor, fl
 
 
 def of_site(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> Row:
-    """The numbers of one norm in one batch."""
+    """Return the numbers of one norm in one batch."""
     ratio, error = ratios(x, dy, gain, groups)
     return {
         "least": float(ratio.min()),
@@ -74,7 +75,7 @@ def of_site(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> Row:
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """At each norm of the encoder at the start, where gamma is 1; of main placements only."""
+    """Measure at each norm of the encoder at the start, where gamma is 1, for main placements."""
     for where, at in options.activations(placement):
         for groups in (0, 1):
             row: Row = {"model": "start", "norm": PN_V, "layer_scale": groups, **where}
@@ -82,7 +83,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def measure_once(options: Options) -> Iterator[Row]:
-    """At each norm of the encoder of each checkpoint that is one of PowerNorm's."""
+    """Measure at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
         for each in trained_sites(path, options.data):
             if not isinstance(each.norm, (PowerNorm, PowerNormV)):
@@ -96,7 +97,7 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether the identity holds, and gamma <= psi_B in every channel."""
+    """Judge whether the identity holds, and gamma <= psi_B in every channel."""
     for row, some in cases(frame, *CASE):
         error, largest = some["identity_error"].max(), some["largest"].max()
         exact = error <= ROUNDING
@@ -112,7 +113,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """gamma / psi_B at every norm of the trained models, or else of those at the start."""
+    """Return gamma / psi_B at every norm of the trained models, or else of those at the start."""
     trained = frame[frame["model"] != "start"]
     shown = trained if len(trained) else frame
     by = [*CASE, "site"]
@@ -127,7 +128,7 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The mean by norm of the encoder, a line for each model, of its first placement and tokens."""
+    """Draw the mean by norm of the encoder, one line per model, for the first placement."""
     lines = []
     for row, some in cases(frame, "model", "norm", "layer_scale"):
         first = some[some["placement"].eq(some["placement"].iloc[0])]

@@ -27,14 +27,14 @@ from norm_lab.theory.claim import (
 
 PLACES = {"output": "output of the layer", "self": "attention's sum", "ffn": "sum of the FFN"}
 OUTPUT = "output"
-"""The place of a hidden state that is the output of a layer, 0 being the embeddings."""
+"""The place of a hidden state that is the output of a layer; layer 0 is the embeddings."""
 
 
 class Bounds(NamedTuple):
-    """What Lemma 2 says of E |x|^2 / d at one place of layer l: a + b l at least, a + c l at most.
+    """Lemma 2 on E |x|^2 / d at one place of layer l: a + b l at least, a + c l at most.
 
     Attributes:
-        place: :data:`OUTPUT`, or the branch before whose norm on the sum x is.
+        place: :data:`OUTPUT`, or the branch whose norm on the sum follows x.
     """
 
     place: str
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
     c: float
 
     def at(self, layer: int) -> tuple[float, float]:
-        """The least and the most that layer ``layer`` may have."""
+        """Return the lower and the upper bound for layer ``layer``."""
         return self.a + self.b * layer, self.a + self.c * layer
 
 
@@ -53,7 +53,7 @@ CASE = ["tokens", "placement", "place"]
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """|x|^2 / d of each layer and seed, means over the positions of a batch."""
+    """Measure |x|^2 / d of each layer and seed, as means over the positions of a batch."""
     for where, batches, seed in options.draws(placement):
         stack = options.stack_pass(placement, batches, seed)
         at = {OUTPUT: (0, stack.outputs)} | {name: (1, sums) for name, sums in stack.sums.items()}
@@ -64,13 +64,13 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def by_layer(frame: pd.DataFrame) -> dict[int, Sample]:
-    """The mean over seeds, by layer, of one placement and place."""
+    """Return the mean over seeds, by layer, of one placement and place."""
     layers = frame.groupby("layer", sort=False)["squared_length"]
     return {layer: describe(lengths) for layer, lengths in layers}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The lengths beside Lemma 2."""
+    """Judge the lengths by Lemma 2."""
     layers = frame[frame["layer"] > 0]  # the lemma is about layers
     for case, some in cases(layers, *CASE):
         bounds, place = LEMMA.get(case["placement"]), case.pop("place")
@@ -80,7 +80,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
-    """Whether each layer is within the bounds; rows of the first, the last and those outside."""
+    """Judge whether each layer is within the bounds; rows of the first, the last and violations."""
     samples = by_layer(frame)
     within = {layer: _touches(sample, *bounds.at(layer)) for layer, sample in samples.items()}
     for layer, sample in samples.items():
@@ -98,7 +98,7 @@ def _touches(sample: Sample, low: float, high: float) -> bool:
 
 
 def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
-    """Whether the mean over layers is what the lemma says, and the range of single layers."""
+    """Judge whether the mean over layers is what the lemma says, and the range of single layers."""
     pooled = describe(frame.groupby("seed")["squared_length"].mean())
     stated = f"{bounds.a:g}"
     yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, bounds.a))}
@@ -108,7 +108,7 @@ def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """What each placement has in three layers."""
+    """Return the lengths of each placement in three layers."""
     depth = max(frame["layer"])
     rows = []
     for row, some in cases(frame, *CASE):
@@ -121,7 +121,7 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The output of each layer on random tokens, a line a placement, and the bounds of ``pre``."""
+    """Draw the output of each layer on random tokens, one line per placement, and pre's bounds."""
     outputs = like_first(frame, "tokens").query("place == @OUTPUT")
     lines = {
         placement: some.groupby("layer")["squared_length"].mean()

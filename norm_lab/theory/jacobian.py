@@ -23,13 +23,13 @@ from norm_plugin.norms import Norm, build_norm, norm_spec
 
 LAYERNORM = "layernorm"
 POSITIONS = 2
-"""The number of positions that are measured at each norm of the encoder, the first ones."""
+"""The number of positions, the first ones, that are measured at each norm of the encoder."""
 MEANS = (0.0, 1.0, 3.0, 10.0)
 """The means of the normal vectors of variance 1 that are measured."""
 
 
 def jacobian(norm: Norm, x: Tensor) -> Tensor:
-    """dy_i / dx_j of y = norm(x), (d, d), of a norm over channels. x: (d,)."""
+    """Return dy_i / dx_j, (d, d), of y = norm(x), a norm over channels. x: (d,)."""
     # copy i of x gives the gradient of output i, so one backward pass gives all rows
     copies = x.detach().repeat(x.numel(), 1).requires_grad_()
     (rows,) = torch.autograd.grad(norm(copies).diagonal().sum(), copies)
@@ -37,7 +37,7 @@ def jacobian(norm: Norm, x: Tensor) -> Tensor:
 
 
 def spectral_norm(norm: Norm, x: Tensor) -> float:
-    """The largest singular value of the Jacobian; NaN where that is not finite. x: (d,)."""
+    """Return the largest singular value of the Jacobian; NaN if it is not finite. x: (d,)."""
     matrix = jacobian(norm, x)
     if not matrix.isfinite().all():  # an error of the singular value decomposition
         return math.nan
@@ -45,7 +45,7 @@ def spectral_norm(norm: Norm, x: Tensor) -> float:
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """At inputs of the norms of the encoder of a full model; of main placements only."""
+    """Measure at inputs of the norms of the encoder of a full model, for main placements only."""
     inputs = [
         ({"tokens": where["tokens"], "placement": placement, "mean": math.nan}, x)
         for where, (first,) in options.activations_by_site(placement, seeds=1)
@@ -55,7 +55,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def measure_once(options: Options) -> Iterator[Row]:
-    """At normal vectors of several means."""
+    """Measure at normal vectors of several means."""
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(options.full_dim, generator=generator, dtype=torch.float64)
     inputs = [({"tokens": "none", "placement": None, "mean": m}, normal + m) for m in MEANS]
@@ -63,7 +63,7 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> Iterator[Row]:
-    """A row for each x and each norm over channels: LayerNorm, and the norm of the models."""
+    """Yield a row for each x and each norm over channels: LayerNorm, and the norm of the models."""
     for where, x in inputs:
         length = torch.linalg.vector_norm(x)
         scaled = float(options.full_dim**0.5 / length)
@@ -75,7 +75,7 @@ def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> Iterato
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The range of the constant on hidden states, and whether it grows with the mean of x."""
+    """Judge the range of the constant on hidden states, and whether it grows with the mean."""
     frame = frame.assign(constant=frame["spectral_norm"] / frame["scaled"])
     frame = frame.sort_values("placement", key=pd.isna, kind="stable")
     by = ["norm", "tokens", "placement"]
@@ -93,7 +93,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Spectral norm over sqrt(d) / |x|, a point an input."""
+    """Draw the spectral norm over sqrt(d) / |x|, one point per input."""
     states = frame[frame["placement"].notna()]
     for place, norm in enumerate(frame["norm"].unique()):
         some = states[states["norm"] == norm]

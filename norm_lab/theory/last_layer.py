@@ -40,7 +40,7 @@ SIMPLIFIED, FULL = "simplified", "full"
 THEOREM = {"post": 0.0, "pre": -0.5}
 """The exponent of L, by placement."""
 NEAR = 0.1
-"""Measured exponents that are further from the theorem's are called different."""
+"""The tolerance: measured exponents that differ more from the theorem's are different."""
 NORMS = {"of_positions": "mean of positions", "of_mean": "of the mean"}
 """The two norms of the gradient."""
 GROWS = 1.5
@@ -48,7 +48,7 @@ GROWS = 1.5
 
 
 class LastLayer(NamedTuple):
-    """Two norms of the gradient of the last W^2, and |x_L|^2 / d, the mean over real positions."""
+    """Two norms of the gradient of the last W^2, and |x_L|^2 / d as a mean over real positions."""
 
     of_positions: float
     of_mean: float
@@ -56,8 +56,8 @@ class LastLayer(NamedTuple):
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Two norms of the gradient at each number of layers, in both models."""
-    mixes = norm_spec(options.norm_type).batch_statistics  # the decoder keeps LayerNorm then
+    """Measure two norms of the gradient at each number of layers, in both models."""
+    mixes = norm_spec(options.norm_type).batch_statistics  # then the decoder keeps LayerNorm
     for name, build, dim, batches in (
         (SIMPLIFIED, simplified, options.dim, options.random),
         *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
@@ -73,7 +73,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def last_layer(setting: Setting) -> LastLayer:
-    """What one pass shows of the last layer; after its W^2, no module may mix positions."""
+    """Measure the last layer in one pass; after its W^2, no module may mix positions."""
     layer, seen = setting.layers[-1], dict[str, Tensor]()
 
     def begin_graph(w2: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def last_layer(setting: Setting) -> LastLayer:
     def see_output(layer: nn.Module, inputs: Any, output: Any) -> None:
         seen["x"] = (output[0] if isinstance(output, tuple) else output).detach()
 
-    setting.model.requires_grad_(False)  # the graph begins at W^2, so the pass is a short one
+    setting.model.requires_grad_(False)  # the graph begins at W^2, so the pass is short
     layer.fc2.register_forward_hook(begin_graph)
     layer.register_forward_hook(see_output)
     loss = setting.total_loss(setting.run()[0])
@@ -97,7 +97,7 @@ def last_layer(setting: Setting) -> LastLayer:
 
 
 def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | None:
-    """p of ``of`` ~ ``over``^p in one model and placement; None where it has none."""
+    """Return p of ``of`` ~ ``over``^p in one model and placement, or None if undefined."""
     values = frame[over]
     if over == "squared_length" and values.max() < GROWS * values.min():
         return None
@@ -105,7 +105,7 @@ def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | 
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The exponents of both norms beside the theorem's."""
+    """Judge the exponents of both norms by the theorem's."""
     stated = frame[frame["placement"].isin(THEOREM)]
     for row, some in cases(stated, "model", "tokens", "placement"):
         for of, name in NORMS.items():
@@ -114,7 +114,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The exponents of every placement, and why they differ from the theorem's."""
+    """Yield the exponents of every placement, and why they differ from the theorem's."""
     for (model, tokens), of_model in frame.groupby(["model", "tokens"], sort=False):
         rows = []
         for placement, some in of_model.groupby("placement", sort=False):
@@ -136,10 +136,10 @@ def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The simplified setting: gradient over L, a line a placement; means over seeds."""
+    """Draw the gradient over L in the simplified setting, one line per placement, as seed means."""
     shown = like_first(frame, "model", "tokens")
     norm = "of_mean" if pd.isna(shown["of_positions"].iloc[0]) else "of_positions"
-    # under rezero, whose branches begin with a factor of 0, a gradient is 0
+    # a gradient is 0 under rezero, whose branches start with a factor of 0
     lines = [
         (placement, some.groupby("layers")[norm].agg(lambda v: v.mean() if v.all() else None))
         for placement, some in shown.groupby("placement", sort=False)

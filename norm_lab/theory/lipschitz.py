@@ -26,9 +26,9 @@ from norm_plugin.norms import Norm, build_norm
 
 EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
 ROUNDING = 1e-6
-"""Far above what float64 is off, far below any real effect."""
+"""Far above the error of float64, far below any real effect."""
 EPOCHS = 5
-"""How often PN sees the batches, so that its running statistics have settled."""
+"""The number of passes of PN over the batches, so that its running statistics settle."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class InputGradient:
 
 
 def running_norm(dim: int) -> Norm:
-    """PN that uses running statistics from its first batch on, in float64."""
+    """Return PN that uses running statistics from its first batch on, in float64."""
     return build_norm(APPROXIMATE, dim, layer_scale_groups=0, warmup_updates=0).double().train()
 
 
 def exact_gradient(x: Tensor, g: Tensor) -> InputGradient:
-    """The gradient of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
+    """Return the gradient of PN-V with gamma = 1, eps = 0 and no pre-scaling. x, g: (n, C)."""
     return _gradient(_batch_norm(EXACT, x.size(-1)), x, g, psi2=x.square().mean(dim=0))
 
 
 def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> list[InputGradient]:
-    """The gradients of PN with gamma = 1 in the last of its epochs over these batches."""
+    """Return the gradients of PN with gamma = 1 in the last of its epochs over these batches."""
     norm: Any = running_norm(batches[0].x.size(-1))
     for at in (*batches,) * (epochs - 1):
         through_norm(norm, at.x, at.g)
@@ -65,7 +65,7 @@ def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> l
 
 
 def _batch_norm(name: str, dim: int) -> Norm:
-    """A norm with the statistics of the batch, in float64, without layer-scale; eps is 0."""
+    """Return a norm with the statistics of the batch, in float64, with eps = 0, not pre-scaled."""
     return build_norm(name, dim, layer_scale_groups=0, eps=0.0).double().train()
 
 
@@ -82,7 +82,7 @@ def _gradient(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> InputGradient:
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Both norms at each norm of the encoder of a full model; of main placements only."""
+    """Measure both norms at each norm of the encoder of a full model, for main placements only."""
     for where, at_site in options.activations_by_site(placement):
         exact = [exact_gradient(at.x, at.g) for at in at_site]
         for norm, gradients in {EXACT: exact, APPROXIMATE: running_gradients(at_site)}.items():
@@ -104,7 +104,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
+    """Judge whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
     for row, some in cases(frame, "norm", "tokens"):
         largest, error = some["largest_share"].max(), some["identity_error"].max()
         bound = verdict("-", f"{largest:.4f} at most", None)
@@ -122,7 +122,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """The ranges of the share and of the ratio to batch normalization, by placement."""
+    """Return the ranges of the share and of the ratio to batch normalization, by placement."""
     by = ["norm", "tokens", "placement"]
     ranges = frame.groupby(by, sort=False).agg(
         **{"least share": ("least_share", "min"), "largest share": ("largest_share", "max")},
@@ -132,7 +132,7 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Mean and largest share by norm of the encoder, of the first placement and tokens."""
+    """Draw the mean and the largest share by norm of the encoder, for the first placement."""
     shown = like_first(frame, "tokens", "placement")
     for place, (norm, some) in enumerate(shown.groupby("norm", sort=False)):
         sites = some.groupby("site", sort=False)

@@ -1,4 +1,4 @@
-"""The batches and models that the claims are measured on, and passes through the models.
+"""The batches and models on which the claims are measured, and passes through the models.
 
 Both models have the same layers, placements and norms as trained models, without dropout:
 
@@ -60,7 +60,7 @@ SENTENCES, LENGTH = 8, 16
 RANDOM, REAL = "random", "real"
 HEAD_CHANNELS = 64
 WARMUP_UPDATES = 4000
-"""The warm-up of norms that have one, so that the first update is within it."""
+"""The warm-up of norms that have one, chosen so that the first update is within it."""
 
 
 # Batches
@@ -78,7 +78,7 @@ class Batch(NamedTuple):
     target: Tensor
 
 
-@dataclass(frozen=True, eq=False)  # hashed by identity, as fairseq's dictionaries have no hash
+@dataclass(frozen=True, eq=False)  # hashed by identity, because fairseq's dictionaries have no hash
 class Batches:
     """A source of batches.
 
@@ -93,11 +93,11 @@ class Batches:
 
     @property
     def kind(self) -> str:
-        """``random`` or ``real``."""
+        """The kind of tokens: ``random`` or ``real``."""
         return REAL if self.read else RANDOM
 
     def draw(self, seed: int) -> Batch:
-        """The batch of a seed; random tokens are uniform, without padding."""
+        """Return the batch of a seed; random tokens are uniform, without padding."""
         if self.read:
             return self.read[seed]
         dictionary, generator = self.target_words, torch.Generator().manual_seed(seed)
@@ -112,7 +112,7 @@ class Batches:
 
 
 def random_batches() -> Batches:
-    """Batches of random tokens."""
+    """Return batches of random tokens."""
     dictionary = Dictionary()
     for word in range(VOCABULARY):
         dictionary.add_symbol(f"w{word}")
@@ -120,7 +120,7 @@ def random_batches() -> Batches:
 
 
 def real_batches(data: Path, seeds: int) -> Batches:
-    """The first sentences of the training data in ``data``, one batch for each seed.
+    """Return the first sentences of the training data in ``data``, one batch for each seed.
 
     Raises:
         CommandError: ``data`` is not a folder of fairseq-preprocess, or has too few sentences.
@@ -128,7 +128,7 @@ def real_batches(data: Path, seeds: int) -> Batches:
     with fairseq_errors(f"read the binarized data in {data}"):
         source, target = infer_language_pair(str(data))
         if target is None:
-            raise LookupError("no file such as train.en-de.en.idx; give the folder bin")
+            raise LookupError("there is no file such as train.en-de.en.idx; give the folder bin")
         settings = TranslationConfig(
             data=str(data),
             source_lang=source,
@@ -143,8 +143,8 @@ def real_batches(data: Path, seeds: int) -> Batches:
     pairs = task.dataset("train")
     if len(pairs) < seeds * SENTENCES:
         raise CommandError(
-            f"{data} has {len(pairs)} sentences for training, and --seeds {seeds} needs "
-            f"{SENTENCES} for each seed"
+            f"{data} has {len(pairs)} sentences for training, but --seeds {seeds} needs "
+            f"{SENTENCES} per seed"
         )
     batches = tuple(
         batch_of(pairs.collater([pairs[SENTENCES * seed + index] for index in range(SENTENCES)]))
@@ -154,7 +154,7 @@ def real_batches(data: Path, seeds: int) -> Batches:
 
 
 def batch_of(sample: Any) -> Batch:
-    """The tokens of a batch of fairseq's translation task."""
+    """Return the tokens of a batch of fairseq's translation task."""
     tokens = sample["net_input"]
     return Batch(tokens["src_tokens"], tokens["prev_output_tokens"], sample["target"])
 
@@ -185,17 +185,17 @@ class Setting:
     real: Tensor
 
     def total_loss(self, logits: Tensor) -> Tensor:
-        """The cross-entropy in nats, summed over the labels."""
+        """Return the cross-entropy in nats, summed over the labels."""
         logits, labels = logits.flatten(0, 1), self.labels.flatten()
         return F.cross_entropy(logits, labels, ignore_index=self.pad, reduction="sum")
 
     def mean_loss(self, logits: Tensor | None = None) -> Tensor:
-        """The mean cross-entropy per label; runs the model if ``logits`` is None."""
+        """Return the mean cross-entropy per label; runs the model if ``logits`` is None."""
         logits = self.run()[0] if logits is None else logits
         return self.total_loss(logits) / self.labels.ne(self.pad).sum()
 
     def squared_lengths(self, xs: Sequence[Tensor]) -> Tensor:
-        """|x|^2 / d of hidden states at the n real positions, (len(xs), n)."""
+        """Return |x|^2 / d of hidden states at the n real positions, (len(xs), n)."""
         lengths = [x.detach()[..., : self.dim][self.real].square().mean(dim=-1) for x in xs]
         return torch.stack(lengths)
 
@@ -203,9 +203,9 @@ class Setting:
 def simplified(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The simplified setting; ``seed`` determines the weights, the labels and the batch."""
+    """Return the simplified setting; ``seed`` determines the weights, the labels and the batch."""
     torch.manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):  # or a seed would draw other weights the first time
+    with torch.random.fork_rng(devices=[]):  # else a seed would draw other weights the first time
         stack = copy.deepcopy(_unused_stack(placement, norm_type, layers, dim, batches))
     nn.init.normal_(stack.embed_tokens.weight, std=dim**-0.5)
     initialization = of_placement(placement)
@@ -230,7 +230,7 @@ def simplified(
 def _unused_stack(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches
 ) -> NormTransformerEncoder:
-    """A stack for :func:`simplified` to copy, since initialization takes most of the time."""
+    """Return a stack for :func:`simplified` to copy, since initialization takes most time."""
     args = _settings(placement, norm_type, layers, dim, sides=("encoder",))
     args.encoder_ffn_embed_dim, args.encoder_attention_heads = dim, 1
     args.no_token_positional_embeddings = True
@@ -255,7 +255,7 @@ def _simplify(layer: nn.Module, keep_weights: bool) -> None:
 def full(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The full model with the weights and the batch of ``seed``."""
+    """Return the full model with the weights and the batch of ``seed``."""
     torch.manual_seed(seed)
     args = _settings(placement, norm_type, layers, dim, sides=("encoder", "decoder"))
     for side in ("encoder", "decoder"):
@@ -271,7 +271,7 @@ def full(
 
 
 def of_model(model: Any, batch: Batch, pad: int) -> Setting:
-    """A translation model of fairseq with a batch."""
+    """Return a translation model of fairseq with a batch."""
 
     def run() -> tuple[Tensor, list[Tensor]]:
         return model(batch.source, None, batch.previous)[0], []
@@ -283,7 +283,7 @@ def of_model(model: Any, batch: Batch, pad: int) -> Setting:
 def _settings(
     placement: str, norm_type: str, layers: int, dim: int, sides: tuple[str, ...]
 ) -> argparse.Namespace:
-    """The settings of both models, by fairseq's flat names."""
+    """Return the settings of both models, by fairseq's flat names."""
     args = argparse.Namespace(norm_placement=placement, norm_type=norm_type)
     for side in sides:
         setattr(args, f"{side}_layers", layers)
@@ -298,13 +298,13 @@ def _settings(
 
 
 def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
-    """The Frobenius norm of the gradient of ``loss`` w.r.t. W^2 (``fc2``) of each layer."""
+    """Return the Frobenius norm of the gradient of ``loss`` w.r.t. W^2 (``fc2``) of each layer."""
     gradients = torch.autograd.grad(loss, [layer.fc2.weight for layer in layers])
     return [float(torch.linalg.matrix_norm(gradient)) for gradient in gradients]
 
 
 def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
-    """The inputs of the norms on the sum of each branch, which the next forward collects."""
+    """Return lists that the next forward fills with the inputs of the norms on the sums."""
     sums: dict[str, list[Tensor]] = {}
 
     def collect(branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -339,7 +339,7 @@ class StackPass(NamedTuple):
 def stack_pass(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> StackPass:
-    """One forward and backward pass through the simplified setting, measured by layer."""
+    """Return one forward and backward pass through the simplified setting, measured by layer."""
     setting = simplified(placement, norm_type, layers, dim, batches, seed)
     setting.model.requires_grad_(False)
     for layer in setting.layers:
@@ -355,7 +355,7 @@ def stack_pass(
 
 
 def through_norm(norm: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient by the input of a norm, with g by its output, and its output. All (n, C)."""
+    """Return the gradient by a norm's input, given g by its output, and the output, (n, C)."""
     leaf = x.detach().requires_grad_()
     output = norm(leaf)
     (dx,) = torch.autograd.grad(output, leaf, g)
@@ -374,13 +374,13 @@ class Activations(NamedTuple):
 
 
 def encoder_activations(model: Any, batches: Batches, seed: int) -> list[Activations]:
-    """The activations of each encoder norm, from below, in one pass over the batch of ``seed``."""
+    """Return the activations of each encoder norm, in order, in one pass over a seed's batch."""
     pads = batches.source_words.pad(), batches.target_words.pad()
     return activations_of(model, batches.draw(seed), *pads)
 
 
 def activations_of(model: Any, batch: Batch, source_pad: int, target_pad: int) -> list[Activations]:
-    """The activations of each encoder norm of a translation model, from below, in one pass."""
+    """Return the activations of each encoder norm of a translation model, in one pass."""
     norms = {
         f"encoder.{path}": module
         for path, module in model.encoder.named_modules()

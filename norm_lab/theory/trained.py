@@ -1,4 +1,4 @@
-"""What the encoder norms of trained models see: their inputs and gradients on training batches."""
+"""The inputs and gradients of the encoder norms of trained models, on training batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TrainedSite(NamedTuple):
 
     Attributes:
         norm: a copy of the norm in training mode, as it was before the batch.
-        at: its input x, before any layer-scale, and the gradient by its output y.
+        at: its input x, before RMS pre-scaling, and the gradient by its output y.
     """
 
     norm: Norm
@@ -38,7 +38,7 @@ class TrainedSite(NamedTuple):
 
 
 def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
-    """The norms of the encoder, from below, in each of the first batches of the training data.
+    """Yield the encoder norms, in order, in each of the first batches of the training data.
 
     The batches are taken in training mode, so running statistics are updated as in training.
 

@@ -28,13 +28,13 @@ STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 
 
 def measure_once(options: Options) -> Iterator[Row]:
-    """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
+    """Measure the gradient of W^2 of each layer of each checkpoint, in its first batches."""
     for path in options.checkpoints:
         yield from of_checkpoint(path, options.data)
 
 
 def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
-    """The rows of one checkpoint; without ``data``, on that which the run was trained on.
+    """Yield the rows of one checkpoint; without ``data``, on the data of its training.
 
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.
@@ -42,7 +42,7 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
     updates = num_updates(load_checkpoint(path))
     model, cfg, task = build_model(path, data)
     if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
-        raise CommandError(f"{path} has a stack of one layer; a factor a layer needs two")
+        raise CommandError(f"{path} has a stack of one layer; a factor per layer needs two")
     without_dropout(model.train())
     layers = [
         (side, number, layer)
@@ -66,7 +66,7 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The factor of each stack of each checkpoint, with its file if rows would look the same."""
+    """Yield the factor of each stack of each checkpoint, with its file if rows look the same."""
     stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
     named = stacks.duplicated(["placement", "norm", "updates", "stack"]).any()
     for key, some in by_stack(frame):
@@ -80,13 +80,13 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The rows of each stack of each model; old files have no column for the checkpoint."""
+    """Yield the rows of each stack of each model; old files have no column for the checkpoint."""
     frame = frame if "checkpoint" in frame else frame.assign(checkpoint="")
     return iter(frame.groupby(list(STACK), sort=False))
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The gradient over the layers, one line per stack of a checkpoint."""
+    """Draw the gradient over the layers, one line per stack of a checkpoint."""
     stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
     shared = stacks.duplicated(["placement", "updates", "stack"], keep=False)
     lines = []

@@ -57,9 +57,7 @@ def test_a_recipe_that_names_no_placement_takes_one():
 
 
 def test_what_is_refused(checkpoint, tmp_path):
-    with pytest.raises(
-        CommandError, match="for classification, and toy is another task; leave it out"
-    ):
+    with pytest.raises(CommandError, match="for classification, but toy is another task; drop it"):
         spec_of("toy", "--pretrained", checkpoint)
     with pytest.raises(CommandError, match=r"needs .*gone\.pt, which does not exist"):
         spec_of("rt", "--pretrained", tmp_path / "gone.pt")

@@ -95,7 +95,7 @@ def test_bad_files_are_one_line(tmp_path):
     for name, message in [
         ("missing", "cannot read .*missing: No such file"),
         ("text", "is not a file of --norm-record"),
-        ("empty", "holds no record yet"),
+        ("empty", "has no record yet"),
     ]:
         with pytest.raises(CommandError, match=message):
             read_record(tmp_path / name)

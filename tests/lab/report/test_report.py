@@ -287,7 +287,7 @@ def test_one_figure_is_written_alone(written, tmp_path, name):
 
 def test_a_figure_without_data_is_refused(tmp_path):
     (folder,) = folder_of(tmp_path, made_up())
-    with pytest.raises(CommandError, match="there is no data for the figure outliers"):
+    with pytest.raises(CommandError, match="have no data for the figure outliers"):
         main([str(folder), "--out", str(tmp_path / "out"), "--figure", "outliers"])
 
 

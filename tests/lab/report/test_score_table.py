@@ -140,5 +140,5 @@ def test_the_table_on_screen(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run_command(lambda: main([str(tmp_path / "nothing")]))
     assert stop.value.code == 1
-    line = f"error: no results in {tmp_path / 'nothing'}: there is no such folder. "
+    line = f"error: no results in {tmp_path / 'nothing'}: the folder does not exist. "
     assert capsys.readouterr().err.startswith(line)

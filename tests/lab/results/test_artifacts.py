@@ -137,7 +137,7 @@ def test_an_archive_holds_the_same(stored, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), r"hyp\.txt\.gz is missing, and a result names it"),
+        (lambda path: path.unlink(), r"hyp\.txt\.gz is missing, but a result names it"),
         (lambda path: path.write_bytes(path.read_bytes()[:20]), "cannot read .*hyp"),
         (lambda path: path.write_text("text"), "cannot read .*hyp.* gzip"),
         (

@@ -230,7 +230,7 @@ def test_a_wrong_seed_is_refused(seed, finished, capsys) -> None:
         run_command(lambda: result_command(command_line({**finished, "--seed": seed})))
     assert stop.value.code == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(f"error: --seed {seed}, but ")
+    assert error.startswith(f"error: --seed is {seed}, but ")
     assert error.endswith("trained with seed 3")
 
 

@@ -101,7 +101,7 @@ def test_a_kept_file_that_is_missing_is_not_dropped_from_the_archive(tmp_path):
     publish(work, target)
     artifact_path(work / "layernorm-seed1.json", TRANSLATIONS).unlink()
     before = content(target)
-    with pytest.raises(CommandError, match=r"hyp\.txt\.gz is missing, and a result names it"):
+    with pytest.raises(CommandError, match=r"hyp\.txt\.gz is missing, but a result names it"):
         publish(work, target)
     assert content(target) == before
 

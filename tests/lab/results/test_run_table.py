@@ -81,22 +81,22 @@ def curves_of(value):
     ("change", "damage"),
     [
         ({"scores__tokenized__score": math.inf}, "has the scores.tokenized.score 'inf', which is"),
-        ({"scores__tokenized__score": "35"}, "has the scores.tokenized.score '35', which is no"),
+        ({"scores__tokenized__score": "35"}, "has the scores.tokenized.score '35', which is not"),
         ({"scores__tokenized__score": [35.0]}, r"has the scores.tokenized.score '\[35.0\]'"),
         ({"scores__tokenized__score": True}, "has the scores.tokenized.score 'True', which is"),
         ({"scores__tokenized__score": None}, "lacks scores.tokenized.score; write it again"),
         ({"scores": 35.0}, "has the scores '35.0'; write it again"),
         ({"metric": "blue"}, "metric blue"),
         ({"seed": "1"}, "has the seed '1'; write it again"),
-        ({"seed": None}, "holds layernorm, seed None"),
+        ({"seed": None}, "has the result of layernorm, seed None"),
         ({"norm": ["layernorm"]}, r"has the norm .\['layernorm'\]"),
         ({"curves": "none"}, "has the curves 'none'"),
-        (curves_of("none"), "has no curve of valid, but another value"),
-        (curves_of([7]), "has no curve of valid, but another value"),
-        (curves_of([{"updates": 1, "loss": math.inf}]), "has no curve of valid"),
-        (curves_of([{"updates": 1, "loss": "8"}]), "has no curve of valid"),
+        (curves_of("none"), "has another value than a curve of valid"),
+        (curves_of([7]), "has another value than a curve of valid"),
+        (curves_of([{"updates": 1, "loss": math.inf}]), "has another value than a curve of valid"),
+        (curves_of([{"updates": 1, "loss": "8"}]), "has another value than a curve of valid"),
         ({"kept": ["translations"]}, "has the kept"),
-        ({"kept": {"translations": "a.gz"}}, "names no checksum of its translations"),
+        ({"kept": {"translations": "a.gz"}}, "has no checksum of its translations"),
         ({"differs": "all"}, "has the differs 'all'"),
         ({"date": 7}, "has the date '7'"),
         ({"model__parameters": "many"}, "has the model.parameters 'many'"),
@@ -181,10 +181,10 @@ def test_results_are_sorted_and_checked(tmp_path):
     runs = read_results(str(tmp_path / "e"))
     order = list(zip(runs["norm"], runs["seed"]))
     assert order == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
-    with pytest.raises(CommandError, match="no results in .*/f: there is no such folder.*json"):
+    with pytest.raises(CommandError, match="no results in .*/f: the folder does not exist.*json"):
         read_results(tmp_path / "f")
     (tmp_path / "f").mkdir()
-    with pytest.raises(CommandError, match=r"/f: it holds none"):
+    with pytest.raises(CommandError, match=r"/f: it has none"):
         read_results(tmp_path / "f")
     bad = tmp_path / "e" / "other.json"
     for text, message in [
@@ -196,7 +196,7 @@ def test_results_are_sorted_and_checked(tmp_path):
         with pytest.raises(CommandError, match=message):
             read_results(tmp_path / "e")
     (tmp_path / "e/rmsnorm-seed2.json").rename(bad)
-    with pytest.raises(CommandError, match=r"other\.json holds rmsnorm, seed 2"):
+    with pytest.raises(CommandError, match=r"other\.json has the result of rmsnorm, seed 2"):
         read_results(tmp_path / "e")
 
 

@@ -137,7 +137,9 @@ def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_pat
     folders = folder_of(tmp_path, *runs, made_up())
     with pytest.raises(CommandError, match="several .* mynorm-lr-0.1, pre; mynorm-lr-0.2, pre"):
         read_study(folders, "mynorm")
-    with pytest.raises(CommandError, match="no run is .* none; name .* --baseline: layernorm"):
+    with pytest.raises(
+        CommandError, match="no run matches .* none; choose .* --baseline: layernorm"
+    ):
         read_study(folders, "none")
     assert read_study(folders, "mynorm-lr-0.2").baseline == "mynorm-lr-0.2, pre"
     assert read_study(folders[:1], "layernorm").baseline == "layernorm, pre"
@@ -165,8 +167,8 @@ def tuned(tmp_path, *runs):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 4}, "a run with seed 4, and .* declares the seeds 1, 2, 3;"),
-        ({"experiment": "toys"}, "has runs of toys, and .* is a study of toy;"),
+        ({"seed": 4}, "a run with seed 4, but .* declares the seeds 1, 2, 3;"),
+        ({"experiment": "toys"}, "has runs of toys, but .* is a study of toy;"),
     ],
 )
 def test_runs_that_are_not_those_of_the_study_are_refused(tmp_path, change, message):
@@ -214,7 +216,9 @@ def test_a_tuned_baseline_with_a_label_is_found_by_its_id(tmp_path):
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
     runs = [(norm, seed, r) for norm, r in (("layernorm", 0.1), ("dyt", 0.2)) for seed in (1, 2)]
     folders = tuned(tmp_path, *runs)
-    with pytest.raises(CommandError, match="optimization.* name what the study varies by --vary"):
+    with pytest.raises(
+        CommandError, match="optimization.* declare what the study varies by --vary"
+    ):
         read_study(folders)
     assert read_study(folders, vary=["optimization.lr"]).names == ["layernorm, pre", "dyt, pre"]
     text = "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"

@@ -105,15 +105,18 @@ def test_the_control_is_the_test_of_two_seeds_of_one_norm(tmp_path):
 def test_another_corpus_is_refused(tmp_path):
     study = write_study(tmp_path, ("layernorm", 1, GOOD))
     other = write_corpus(tmp_path / "other", REFERENCES, checksum="decaf")
-    with pytest.raises(CommandError, match="has the data checksum decaf, and the results have c0f"):
+    with pytest.raises(CommandError, match="has the data checksum decaf, but the results have c0f"):
         read_references(study, other)
 
 
 @pytest.mark.parametrize(
     ("references", "message"),
     [
-        (BAD, "kept translations of layernorm seed 1 give .* references have changed since"),
-        (REFERENCES[1:], "layernorm seed 1 has 60 kept translations, and there are 59 references"),
+        (BAD, "stored translations of layernorm seed 1 give .* references have changed since"),
+        (
+            REFERENCES[1:],
+            "layernorm seed 1 has 60 stored translations, but there are 59 references",
+        ),
     ],
 )
 def test_references_of_another_test_set_are_refused(tmp_path, references, message):

@@ -133,7 +133,7 @@ def tuned(tmp_path_factory):
 
 def test_each_arm_runs_at_its_own_rate(tuned):
     runs, study, printed, trained = tuned
-    assert "on the edge of the grid, which grows to optimization.lr 0.0005, 0.001," in printed
+    assert "on the edge of the grid, which is extended to optimization.lr 0.0005, 0.001," in printed
     content = json.loads(study.with_suffix(".tuned.json").read_text())
     assert chosen(study) == BEST
     grid = [0.0005, 0.001, 0.002, 0.004]
@@ -142,7 +142,7 @@ def test_each_arm_runs_at_its_own_rate(tuned):
     assert {(seed, rate) for _, seed, rate in trained} == set(product("12", grid))
 
     again = command(runs, "tune", study)
-    assert again.returncode == 0 and "has the tuned values" in again.stdout
+    assert again.returncode == 0 and "already has the tuned values" in again.stdout
     swept = command(runs, "sweep", study, "--tuned")
     assert swept.returncode == 0, swept.stderr
     assert rates(runs) == sorted(
@@ -209,8 +209,12 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
     ("before", "after", "message"),
     [
         ("placement=post", '"optimization.lr=[0.1]"', f"sets {LR}, which tune varies"),
-        ("seeds: [1, 2]", "seeds: [1, 11]", "the tuning seed 11 is a seed of the study's runs too"),
-        ("[0.001, 0.002]", "[0.001]", f"the grid of {LR} has one value"),
+        (
+            "seeds: [1, 2]",
+            "seeds: [1, 11]",
+            "the tuning seed 11 is also a seed of the study's runs",
+        ),
+        ("[0.001, 0.002]", "[0.001]", f"the grid of {LR} has only one value"),
         (STUDY[STUDY.index("tune:") :], "", "has no section tune"),
     ],
 )

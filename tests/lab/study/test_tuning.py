@@ -118,7 +118,7 @@ def test_there_has_to_be_something_to_vary(tmp_path):
     folders = tuned_runs(tmp_path, values=(0.001,))
     with pytest.raises(CommandError, match=f"no arm has runs at two values of {KEY}"):
         select_best_per_arm(read_study(folders, vary=[KEY]), KEY)
-    with pytest.raises(CommandError, match="no run has a setting optimization.rate"):
+    with pytest.raises(CommandError, match="no run has the setting optimization.rate"):
         select_best_per_arm(read_study(folders), "optimization.rate")
 
 
@@ -144,5 +144,5 @@ def test_a_tuned_study_shows_its_trials(tmp_path):
     assert tuned.trials["arm"].tolist() == ["layernorm, pre"] * 2 + ["far, pre"] * 2
     assert tuned.trials["valid_loss"].tolist() == [2.0, math.inf] * 2
     study.runs[f"settings.{second}"] = 10  # as without --tuned
-    with pytest.raises(CommandError, match=f"was trained with {second}=10.* chooses 20"):
+    with pytest.raises(CommandError, match=f"was trained with {second}=10.* selects 20"):
         read_tuned(study, path)

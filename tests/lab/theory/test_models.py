@@ -120,7 +120,7 @@ def test_a_batch_of_a_corpus_is_its_next_sentences(corpus):
 
 
 def test_a_corpus_that_is_too_small_or_missing_is_refused(corpus, tmp_path):
-    with pytest.raises(CommandError, match=f"has {PAIRS} sentences for training, and --seeds 30"):
+    with pytest.raises(CommandError, match=f"has {PAIRS} sentences for training, but --seeds 30"):
         real_batches(corpus, seeds=30)
     with pytest.raises(CommandError, match="no file such as train"):
         real_batches(write_dictionaries(tmp_path / "bin"), seeds=1)

@@ -20,9 +20,9 @@ FALLBACK = "the norms will run in plain torch, which is slower and gives the sam
 
 
 def optional_extension():
-    """What setup() needs for the C++ kernels; nothing where torch is not there to build against.
+    """Return the arguments of setup() for the C++ kernels; none if torch is not installed.
 
-    A compiler that is missing or fails must not keep anybody from installing.
+    A compiler that is missing or fails must not prevent an installation.
     """
     if importlib.util.find_spec("torch") is None:
         # pip hides the packages of the environment from an isolated build. Naming torch in
@@ -38,7 +38,7 @@ def optional_extension():
         def run(self):
             try:
                 super().run()
-            # whatever a compiler's absence or failure ends in, it is reported and survived
+            # whatever a compiler's absence or failure raises is reported, and ignored
             except Exception as error:  # noqa: BLE001
                 say(f"no C++ kernels ({first_line(error)})")
 
@@ -53,12 +53,12 @@ def optional_extension():
 
 
 def first_line(error):
-    """The first line of an error's message, or its kind where it has none."""
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def say(text):
-    """One line that pip shows with -v, and on an error."""
+    """Print a line, which pip shows with -v, and on an error."""
     print(f"norm_plugin: {text}: {FALLBACK}", file=sys.stderr)
 
 

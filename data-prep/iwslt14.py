@@ -22,7 +22,7 @@ RULES = TextRules(tokenizer="sacremoses", lowercase=True)
 
 
 def files(split: str, language: str) -> list[RawFile]:
-    """The files in the archive for one side of a split."""
+    """Return the files in the archive for one side of a split."""
     if split == "train":
         return [RawFile(f"de-en/train.tags.de-en.{language}", ARCHIVE)]
     return [RawFile(f"de-en/IWSLT14.{name}.de-en.{language}.xml", ARCHIVE) for name in TEST_SETS]

@@ -32,7 +32,7 @@ from prep.folder import Counts, make_recipe, publish
 from prep.stages import SEED, make_parser, run
 
 SOURCE, TARGET = "en", "xx"  # xx: no real language has this code
-SHORTEST, LONGEST = 5, 20  # tokens of a sentence, its full stop included, on either side
+SHORTEST, LONGEST = 5, 20  # tokens per sentence, its full stop included, on either side
 
 T = TypeVar("T")
 
@@ -150,17 +150,17 @@ class NounPhrase(NamedTuple):
 
 
 def inflect(stem: str, gender: str, plural: bool, is_object: bool = False) -> str:
-    """The Velan form of a noun, determiner or adjective: stem, gender, number, case."""
+    """Return the Velan form of a noun, determiner or adjective: stem, gender, number, case."""
     return stem + gender + ("i" if plural else "") + ("n" if is_object else "")
 
 
 def conjugate(stem: str, tense: str, plural: bool) -> str:
-    """The Velan form of a verb: stem, tense, number of its subject."""
+    """Return the Velan form of a verb: stem, tense, number of its subject."""
     return stem + TENSES[tense] + ("en" if plural else "")
 
 
 def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) -> list[str]:
-    """The English words of a verb in the third person."""
+    """Return the English words of a verb in the third person."""
     if negated:
         present = "do" if plural else "does"
         return [{"present": present, "past": "did", "future": "will"}[tense], "not", verb.base]
@@ -187,7 +187,7 @@ class Grammar:
     def noun_phrase(
         self, nouns: Sequence[Noun], is_object: bool, modified: float = 0.0
     ) -> NounPhrase:
-        """A noun with its determiner and adjectives.
+        """Return a noun with its determiner and adjectives.
 
         `modified` is the probability of a phrase or clause that describes the noun.
         """
@@ -209,7 +209,7 @@ class Grammar:
         return NounPhrase([article, *source, *after], before + target, plural)
 
     def _modifier(self, noun: Noun, plural: bool) -> tuple[list[str], list[str]]:
-        """What describes a noun: English words that follow it, Velan words that precede it."""
+        """Return a description of a noun: English words after it, and Velan words before it."""
         if self._chance(0.5):
             preposition, postposition = self._pick(PREPOSITIONS)
             place = self.noun_phrase(PLACES, is_object=False)
@@ -224,7 +224,7 @@ class Grammar:
         return ["which", *source], [*other.target, conjugate(verb.stem, tense, other.plural), "ke"]
 
     def _predicate(self) -> tuple[Verb, list[str], list[str]]:
-        """A verb with its objects: English words after it, Velan words before it."""
+        """Return a verb with its objects: English words after it, Velan words before it."""
         kind = self._random()
         if kind < 0.2:
             return self._pick(INTRANSITIVE), [], []
@@ -237,7 +237,7 @@ class Grammar:
         return self._pick(DITRANSITIVE), [*gift.source, "to", *receiver.source], target
 
     def sentence(self) -> tuple[list[str], list[str]]:
-        """One sentence: the English tokens and the Velan tokens."""
+        """Return one sentence: the English tokens and the Velan tokens."""
         subject = self.noun_phrase(BEINGS, is_object=False, modified=0.3)
         verb, after, before = self._predicate()
         tense, negated = self._pick(tuple(TENSES)), self._chance(0.15)
@@ -251,7 +251,7 @@ class Grammar:
         return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Endless sentence pairs, with tokens joined by spaces; no English sentence repeats."""
+        """Yield endless pairs, with tokens joined by spaces; English sentences do not repeat."""
         seen = set()
         while True:
             source, target = self.sentence()
@@ -265,7 +265,7 @@ class Grammar:
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
-    """The tokenized lines of each file (`train.en`, ...). No sentence is in two splits."""
+    """Return the tokenized lines of each file (`train.en`, ...). No sentence is in two splits."""
     pairs = Grammar(seed).sentences()
     files = {}
     for split, size in sizes.items():
@@ -276,7 +276,7 @@ def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
 
 
 def detokenize(line: str) -> str:
-    """A sentence without the space before its full stop."""
+    """Return a sentence without the space before its full stop."""
     return line[: -len(" .")] + "."
 
 
@@ -293,7 +293,7 @@ def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write and prepare the corpus; raises CommandError if --out holds something else."""
+    """Write and prepare the corpus; raise CommandError if --out has other content."""
     parser = make_parser(__doc__)
     parser.add_argument("--seed", type=SEED, default=1, metavar="N", help="default: %(default)s")
     for split, size in {"train": 8000, "valid": 500, "test": 500}.items():

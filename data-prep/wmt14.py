@@ -35,7 +35,7 @@ TEST_RULES = TextRules(plain_apostrophe=True, tokenizer="sacremoses", aggressive
 
 
 def files(split: str, language: str) -> list[RawFile]:
-    """The files for one side of a split."""
+    """Return the files for one side of a split."""
     if split == "train":
         return [
             RawFile(f"training/europarl-v7.de-en.{language}", EUROPARL),
@@ -50,7 +50,7 @@ def files(split: str, language: str) -> list[RawFile]:
 
 
 def urls(archive: str) -> tuple[str, ...]:
-    """The addresses of an archive, in the order in which they are tried."""
+    """Return the addresses of an archive, in the order in which they are tried."""
     path = f"{FOLDERS[archive]}/{archive}"
     if archive == DEV:
         return (f"http://data.statmt.org/{path}", f"https://data.statmt.org/{path}")

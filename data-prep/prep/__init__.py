@@ -1,1 +1,1 @@
-"""What the commands of the corpora share: from raw files to what fairseq-train reads."""
+"""What the commands of the corpora share, from raw files to the input of fairseq-train."""

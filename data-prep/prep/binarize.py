@@ -1,4 +1,4 @@
-"""Writes the output of fairseq-preprocess: dictionaries and binary text.
+"""Write the output of fairseq-preprocess: dictionaries and binary text.
 
 fairseq-preprocess itself is not used: its multiprocessing.Pool waits forever if a worker is killed.
 """
@@ -34,14 +34,14 @@ from prep.folder import (
 )
 
 BINARIZED = "binarized.json"
-PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
+PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of this
 
 
 def make_dictionary(
     texts: Sequence[Path], destinations: Sequence[Path], least_count: int = -1
 ) -> None:
     """Write the dictionary of the words with at least `least_count` occurrences in all texts."""
-    from fairseq.data import Dictionary  # takes seconds, which --help need not
+    from fairseq.data import Dictionary  # takes seconds, which --help does not need
 
     symbols = Dictionary()
     counts: Counter[str] = Counter()
@@ -61,12 +61,14 @@ def make_dictionary(
 def publish_binary(out: Path, recipe: Recipe, overwrite: bool) -> None:
     """Add the binary text to OUT/bin, unless it exists for the text in OUT.
 
-    Its record is written last, so after a failure or a kill it is made again. Raises CommandError
-    if OUT has no text, or the text of another corpus or direction than `recipe`.
+    The record is written last, so after a failure or a kill the text is binarized again.
+
+    Raises:
+        CommandError: OUT has no text, or the text of another corpus or direction than `recipe`.
     """
     out = out.resolve()
     if not (out / MANIFEST).is_file():
-        raise CommandError(f"{out} holds no prepared text to binarize; run --only prepare first")
+        raise CommandError(f"{out} has no prepared text to binarize; run --only prepare first")
     which_text = {key: recipe[key] for key in ("corpus", "source", "target")}
     if differs := difference(read_manifest(out), which_text):
         raise CommandError(
@@ -92,7 +94,7 @@ def _inputs_of_binary(out: Path) -> dict[str, Any]:
 
 
 def _is_binarized(out: Path) -> bool:
-    """Whether OUT/bin is complete, and was made from the text in OUT by this version of fairseq."""
+    """Return whether OUT/bin is complete, and from the text in OUT by this fairseq version."""
     try:
         record = read_json(out / "bin" / BINARIZED)
         files = digests_of(out / "bin", record["files"])

@@ -1,12 +1,12 @@
-"""Downloads the raw files: tries mirrors in order, resumes, and checks.
+"""Download the raw files: try mirrors in order, resume, and check.
 
-Beside an unfinished `NAME.part`, `NAME.part.version` stores its address and its version, which is
-the ETag or Last-Modified of the server. The rest is requested with `If-Range`, so the server sends
-a changed file from its start (RFC 9110, section 13.1.5).
+Next to an unfinished `NAME.part`, `NAME.part.version` stores its address and its version, which is
+the ETag or Last-Modified of the server. The rest is requested with `If-Range`, so that the server
+sends a changed file from its start (RFC 9110, section 13.1.5).
 
-If the publisher names no checksum, the first download records one in `NAME.sha256` beside the file
-(in the form of sha256sum), and later downloads are checked against it. Proxies are taken from the
-environment (http_proxy, https_proxy, no_proxy).
+If the publisher gives no checksum, the first download records one in `NAME.sha256` in the same
+folder (in the form of sha256sum), and later downloads are checked against it. Proxies are taken
+from the environment (http_proxy, https_proxy, no_proxy).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Source(NamedTuple):
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The path with a suffix after its name."""
+    """Return the path with a suffix after its name."""
     return path.with_name(path.name + suffix)
 
 
@@ -47,7 +47,7 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
     """Download `sources` into `folder`.
 
     An existing file is checked and kept. An unfinished download is kept as `NAME.part` and resumed
-    by the next call. The message of a CommandError says how to download the files by hand.
+    by the next call. The message of a CommandError says how to download the files manually.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", f"downloading to {folder}"):
@@ -61,12 +61,12 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
             except CommandError as error:
                 raise CommandError(
                     f"{error}; remove it to download it again, or pass its folder as --raw to use "
-                    "it as it is"
+                    "it unchanged"
                 ) from None
 
 
 def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | None:
-    """The SHA-256 of each source by its name, published or recorded; None if one is unknown."""
+    """Return the SHA-256 of each source by name, published or recorded; None if any is unknown."""
     digests = {source.name: _expected(source, folder / source.name) for source in sources}
     known = {name: digest for name, digest in digests.items() if digest is not None}
     return known if len(known) == len(digests) else None
@@ -82,7 +82,8 @@ def _expected(source: Source, path: Path) -> str | None:
 def _check(source: Source, path: Path, content: Path) -> None:
     """Check the content of a file; if its checksum is unknown, record it.
 
-    Raises CommandError for another checksum or a damaged archive.
+    Raises:
+        CommandError: the checksum is wrong, or the archive is damaged.
     """
     expected, digest = _expected(source, path), file_digest(content)
     if expected is None:
@@ -114,7 +115,7 @@ def _download(source: Source, path: Path) -> None:
             return
     raise CommandError(
         f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
-        f"download it by hand, and pass the folder of all raw files as --raw"
+        f"download it manually, and pass the folder of all raw files as --raw"
     )
 
 
@@ -126,14 +127,15 @@ def _remove(part: Path) -> None:
 def fetch_rest(url: str, part: Path) -> None:
     """Download the file at `url` to `part`, or the rest of it.
 
-    Raises OSError or HTTPException if the connection fails or ends early. The bytes received so
-    far stay for the next call.
+    Raises:
+        OSError, HTTPException: the connection failed or ended early. The bytes received so far
+            are kept for the next call.
     """
     start, headers, record = 0, {}, beside(part, ".version")
     if part.exists() and record.exists():
         address, version = read_lines(record)
         if address == url and part.stat().st_size > 1:
-            start = part.stat().st_size - 1  # so that a range is left even if the file is complete
+            start = part.stat().st_size - 1  # so that a range remains even if the file is complete
             headers = {"Range": f"bytes={start}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
@@ -144,7 +146,7 @@ def fetch_rest(url: str, part: Path) -> None:
                 write_text(record, f"{url}\n{version}\n")
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             _remove(part)
-            raise OSError("the server sent another part than it was asked for")
+            raise OSError("the server sent another part than was requested")
         if response.length is None and not response.chunked:
             raise OSError("the server does not say how long the file is")
         total = None if response.length is None else start + response.length

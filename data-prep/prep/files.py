@@ -1,7 +1,7 @@
 r"""Raw files, plain or in archives, and text that is read and written line by line.
 
-Text is UTF-8, and lines end at "\n" only: sentences contain characters such as U+2028, and a line
-break there would misalign the two sides of a corpus. Unlike those of `norm_plugin.io.files`, no
+Text is UTF-8, and lines end at "\n" only: sentences contain characters such as U+2028, at which a
+line break would misalign the two sides of a corpus. Unlike those of `norm_plugin.io.files`, no
 function reads a whole text into memory.
 """
 
@@ -28,8 +28,8 @@ from norm_plugin.io.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
-# tarfile raises KeyError for a link to a member that is not there, zipfile RuntimeError for one
-# that is encrypted or has an unknown compression
+# tarfile raises KeyError for a link to a missing member, zipfile RuntimeError for a member that is
+# encrypted or has an unknown compression
 DAMAGED = (
     *(EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
     *(KeyError, RuntimeError),
@@ -65,10 +65,11 @@ def locked(path: Path, doing: str) -> Iterator[None]:
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
-    A byte order mark at the start of the file is no part of its first line.
+    A byte order mark at the start of the file is not part of its first line.
 
-    Raises CommandError with the file and the line if its gzip stream is truncated or damaged, or a
-    line is not UTF-8.
+    Raises:
+        CommandError: the gzip stream is truncated or damaged, or a line is not UTF-8; the message
+            names the file and the line.
     """
     number = 0
     try:
@@ -87,14 +88,14 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines as UTF-8, each followed by "\\n"; makes parent folders."""
+    """Write lines as UTF-8, each followed by "\\n"; create parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(f"{line}\n" for line in lines)
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -103,8 +104,8 @@ def check_count(name: str, count: int, expected: int, unit: str = "lines") -> No
     """Raise CommandError if a file or split has another number of lines than published."""
     if count != expected:
         raise CommandError(
-            f"{name} has {count:,} {unit}, and the published one has {expected:,}; it is another "
-            "corpus, or not whole"
+            f"{name} has {count:,} {unit}, but the published one has {expected:,}; it is another "
+            "corpus, or incomplete"
         )
 
 
@@ -121,7 +122,7 @@ class RawFile(NamedTuple):
     archive: str = ""
 
     def find(self, folder: Path) -> Path | None:
-        """The archive in the folder, or else the file itself; None if both are missing."""
+        """Return the archive in the folder, or else the file itself; None if both are missing."""
         base = Path(self.name).name
         paths = [folder / name for name in (self.archive, f"{base}.gz", base)]
         return next((path for path in paths if path.is_file()), None)
@@ -137,17 +138,17 @@ class RawFiles:
 
     @property
     def files(self) -> list[RawFile]:
-        """All files."""
+        """Return all files."""
         return [RawFile(name, self.archive) for name in self.members.values()]
 
 
 def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
-    """The archive of each file, or else the file itself; CommandError if both are missing."""
+    """Return the archive of each file, or else the file; CommandError if both are missing."""
     paths = {file: file.find(folder) for file in files}
     if missing := [file for file, path in paths.items() if path is None]:
         names = ", ".join(Path(file.name).name for file in missing)
         archives = ", ".join(dict.fromkeys(file.archive for file in missing if file.archive))
-        instead = f"; {archives} would do as well" if archives else ""
+        instead = f"; {archives} can be used instead" if archives else ""
         raise CommandError(f"{folder} lacks {names}{instead}")
     return {file: path for file, path in paths.items() if path is not None}
 
@@ -157,8 +158,11 @@ def read_raw(
 ) -> dict[str, Path]:
     """Check the archives by reading them to the end, and unpack their files to a destination.
 
-    Returns the path of each file by its name. Raises CommandError if an archive is damaged or lacks
-    a file.
+    Raises:
+        CommandError: an archive is damaged or lacks a file.
+
+    Returns:
+        The path of each file by its name.
     """
     paths = find_raw(folder, files)
     packed = {path for file, path in paths.items() if path.name == file.archive}
@@ -173,7 +177,8 @@ def read_raw(
 def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | None = None) -> None:
     """Check a .tgz or .zip by reading it to the end, and unpack files to a destination, if any.
 
-    Raises CommandError if it is damaged, lacks a wanted file, or has one outside the destination.
+    Raises:
+        CommandError: it is damaged, lacks a wanted file, or has one outside the destination.
     """
     read = _read_zip if zipfile.is_zipfile(path) else _read_tar
     try:
@@ -183,7 +188,7 @@ def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | N
             f"{path} is truncated or damaged: {error}; remove it and download it again"
         ) from None
     if missing := sorted(set(wanted) - names):
-        raise CommandError(f"{path} lacks {', '.join(missing)}; it is not the archive expected")
+        raise CommandError(f"{path} lacks {', '.join(missing)}; it is not the expected archive")
 
 
 def _read_zip(path: Path, wanted: Collection[str], destination: Path | None) -> set[str]:
@@ -204,6 +209,6 @@ def _read_tar(path: Path, wanted: Collection[str], destination: Path | None) -> 
             names.add(name)
             if destination is not None and name in wanted:
                 archive.extract(member, destination, filter="data")
-        while stream.read(BLOCK_BYTES):  # to the checksum at the very end
+        while stream.read(BLOCK_BYTES):  # up to the checksum at the very end
             pass
     return names

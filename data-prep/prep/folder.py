@@ -27,12 +27,12 @@ from norm_plugin.io.files import read_json, write_text
 from prep.files import SPLITS, file_digest, lines_of, locked, report
 
 MANIFEST = "manifest.json"
-FORMAT = 1  # increase it if a change of the code gives other data for the same settings
-# The tools that affect the data; fairseq-fixed, if it is there, is the fairseq that is imported.
+FORMAT = 1  # increase it if a change of the code changes the data for the same settings
+# The tools that affect the data; if fairseq-fixed is installed, it is the fairseq that is imported.
 TOOLS = ("sacremoses", "regex", "subword-nmt", "sentencepiece", "fairseq", "fairseq-fixed")
 
 Recipe = Mapping[str, Any]
-Counts = dict[str, int]  # of "lines" and "tokens"
+Counts = dict[str, int]  # numbers of "lines" and "tokens"
 Build = Callable[[Path], dict[str, Counts]]
 
 
@@ -49,23 +49,23 @@ bin/. A side is a language, a text or a label. The entry `layout` of a manifest 
 
 
 def sides(recipe: Recipe) -> list[str]:
-    """The sides of a corpus: two languages, one or two texts and a label, or plain text alone."""
+    """Return the sides of a corpus: two languages, one or two texts and a label, or plain text."""
     return [recipe[name] for name in ("source", "second", "target") if recipe.get(name)]
 
 
 def dictionary(recipe: Recipe, side: str) -> str:
-    """The path of the dictionary of a side in bin/."""
+    """Return the path of the dictionary of a side in bin/."""
     return LAYOUTS[recipe.get("layout", "translation")][0].format(side=side)
 
 
 def binary_file(recipe: Recipe, split: str, side: str) -> str:
-    """The path of a binary file in bin/, without its suffix."""
+    """Return the path of a binary file in bin/, without its suffix."""
     stem = LAYOUTS[recipe.get("layout", "translation")][1]
     return stem.format(split=split, side=side, **recipe)
 
 
 def text_folder(out: Path) -> Path:
-    """The folder of the text that the model sees: bpe/ or tok/."""
+    """Return the folder of the text that the model sees: bpe/ or tok/."""
     return out / "bpe" if (out / "bpe").is_dir() else out / "tok"
 
 
@@ -75,13 +75,13 @@ def text_folder(out: Path) -> Path:
 def make_recipe(
     corpus: str, source: str, target: str | None, settings: Mapping[str, Any], **more: Any
 ) -> Recipe:
-    """A recipe: everything that determines the data and its scores, but for its inputs.
+    """Return a recipe: everything that determines the data and its scores, except its inputs.
 
     Args:
         source: the input side: a language, or the name of the text.
         target: the output side: a language or the label; None for plain text.
         more: optional entries: `second`, a second input side; `scoring`, properties that affect
-            scoring; `layout`, one of `LAYOUTS`. Empty ones are left out.
+            scoring; `layout`, one of `LAYOUTS`. Empty ones are omitted.
     """
     return {
         "format": FORMAT,
@@ -100,13 +100,13 @@ def read_manifest(out: Path) -> dict[str, Any]:
         manifest = read_json(out / MANIFEST)
         if isinstance(manifest, dict) and {"corpus", "files", "checksum"} <= manifest.keys():
             return manifest
-    raise CommandError(f"{out} exists and is not a prepared corpus; choose another --out")
+    raise CommandError(f"{out} exists, but is not a prepared corpus; choose another --out")
 
 
 def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> None:
     """Write work/manifest.json.
 
-    `raw_counts` are the counts of raw text that is not kept: raw/ has no training text.
+    `raw_counts` are the counts of raw text that is not stored: raw/ has no training text.
     """
     names = [f"{split}.{side}" for split in SPLITS for side in sides(recipe)]
     counts = {
@@ -135,7 +135,7 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of files in `folder`, by name."""
+    """Return the SHA-256 of files in `folder`, by name."""
     return {name: file_digest(folder / name) for name in names}
 
 
@@ -149,7 +149,7 @@ def count_text(path: Path) -> Counts:
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions of Python and of the tools that affect the data."""
+    """Return the versions of Python and of the tools that affect the data."""
     versions = {"python": platform.python_version()}
     for distribution in TOOLS:
         with suppress(PackageNotFoundError):
@@ -162,11 +162,13 @@ def tool_versions() -> dict[str, str]:
 
 
 def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
-    """Make OUT by `build`, unless it has been made with the same recipe.
+    """Create OUT by `build`, unless it has been made with the same recipe.
 
-    `build` writes to a temporary folder beside OUT and returns the counts of the raw text. The
-    complete folder is renamed to OUT, so a failure or a kill does not change OUT. Raises
-    CommandError if OUT has other content.
+    `build` writes to a temporary folder next to OUT and returns the counts of the raw text. The
+    complete folder is renamed to OUT, so a failure or a kill does not change OUT.
+
+    Raises:
+        CommandError: OUT has other content.
     """
     out = out.resolve()
     with unless(lambda: not overwrite and is_prepared(out, recipe), out) as needed:
@@ -174,7 +176,7 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
             report(f"nothing to do: the corpus is complete in {out}")
             return
         if not _is_empty(out):
-            read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
+            read_manifest(out)  # --overwrite only replaces a prepared corpus
         with temporary(out) as work:
             write_manifest(work, recipe, build(work))
             _replace(out, work)
@@ -184,7 +186,7 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
 @contextmanager
 def unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
     """Yield whether something is to be done in OUT, with its lock held if so."""
-    if is_done():  # asked first without the lock, which is impossible on a read-only disk
+    if is_done():  # checked first without the lock, which cannot be taken on a read-only disk
         yield False
         return
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -194,9 +196,10 @@ def unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
 
 
 def is_prepared(out: Path, recipe: Recipe) -> bool:
-    """True if OUT was made with the same recipe; False if it is missing or empty.
+    """Return True if OUT was made with the same recipe; False if it is missing or empty.
 
-    Raises CommandError for another recipe or missing files.
+    Raises:
+        CommandError: OUT was made with another recipe, or lacks files.
     """
     if _is_empty(out):
         return False
@@ -211,7 +214,7 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
 
 
 def difference(manifest: Mapping[str, Any], recipe: Recipe) -> str:
-    """How the manifest of a corpus differs from `recipe`; empty if it does not."""
+    """Return how the manifest of a corpus differs from `recipe`; empty if it does not."""
     return ", ".join(
         f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(value)}"
         if key != "inputs"
@@ -227,7 +230,7 @@ def _is_empty(folder: Path) -> bool:
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder in `.NAME.tmp` beside `folder`; the caller must hold the lock."""
+    """Yield an empty folder in `.NAME.tmp` next to `folder`; the caller must hold the lock."""
     top = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(top, ignore_errors=True)  # left by a killed process
     (top / "new").mkdir(parents=True)

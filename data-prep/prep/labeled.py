@@ -42,16 +42,17 @@ class LabeledFiles(RawFiles):
 
     @abstractmethod
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
-        """The examples of each split, one row each; the index is the place in a file, for errors.
+        """Return the examples of each split, one per row; the index is the place in a file.
 
-        Raises CommandError for files of another size.
+        Raises:
+            CommandError: a file has another size than published.
         """
 
 
 def checked(
     table: pd.DataFrame, name: str, expected: int, unit: str = "lines", first: int = 1
 ) -> pd.DataFrame:
-    """The lines of a file from ``first`` on, with the index ``FILE, line 7``, after a count."""
+    """Return a file's lines from ``first`` on, indexed by ``FILE, line 7``, after a count."""
     check_count(name, len(table), expected, unit)
     table.index = [f"{name}, line {first + number:,}" for number in range(len(table))]
     return table
@@ -86,7 +87,7 @@ class FileOfLabel(LabeledFiles):
     random_split = True
 
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
-        """The random splits of a seed; sentences that are left over are not used."""
+        """Return the random splits of a seed; sentences beyond the splits' sizes are not used."""
         tables = []
         for label, name in self.members.items():
             table = pd.DataFrame({TEXT: self._decoded(paths[name]), LABEL: label})
@@ -104,7 +105,7 @@ class FileOfLabel(LabeledFiles):
                 return content.decode(encoding).removesuffix("\n").split("\n")
             except UnicodeDecodeError:
                 continue
-        raise CommandError(f"{path.name} is in none of {', '.join(self.encodings)}")
+        raise CommandError(f"the encoding of {path.name} is none of {', '.join(self.encodings)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Tables(LabeledFiles):
                     encoding="utf-8-sig",
                 )[list(self.columns)]
             except (KeyError, ValueError) as error:  # a missing column, or a longer row
-                raise CommandError(f"{name} is another table: {error}") from error
+                raise CommandError(f"{name} is not the expected table: {error}") from error
             table = table.set_axis([TEXT, SECOND, LABEL], axis="columns")
             splits[split] = checked(table, name, self.lines[split], "pairs", first=2)
         return {**splits, "test": splits["valid"]}
@@ -183,7 +184,7 @@ class LabeledCorpus(RawCorpus):
     def recipe(self, args: argparse.Namespace) -> Recipe:
         settings: dict[str, Any] = {"labels": list(self.labels), "lowercase": self.rules.lowercase}
         if args.dictionary is not None:
-            with reading(args.dictionary):  # it may be missing
+            with reading(args.dictionary):  # check that it exists
                 settings["dictionary"] = file_digest(args.dictionary)
         else:
             settings["least_count"] = self.least_count

@@ -1,7 +1,7 @@
 """Corpora of sentence pairs, and their preparation from raw text to subword units.
 
 The parent process reads the pairs in chunks, worker processes tokenize and segment the chunks, and
-the parent writes them in order, so memory does not grow with the corpus.
+the parent writes them in order, so memory use does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class Corpus(RawCorpus):
         return [name for name, value in holds.items() if value]
 
     def rules_of(self, split: str, args: argparse.Namespace) -> TextRules:
-        """The rules of a split with the user's options; sentencepiece needs no tokenizer."""
+        """Return the rules of a split with the user's options; sentencepiece needs no tokenizer."""
         rules = self.other_rules.get(split, self.rules)
         if args.subword == "sentencepiece":
-            # tokenized text has escapes, which otherwise the detokenizer removes
+            # tokenized text has escapes, which the detokenizer would otherwise remove
             return rules._replace(tokenizer="", unescape=not rules.tokenizer)
         return rules._replace(tokenizer=args.tokenizer, moses_dir=str(args.moses_dir or ""))
 
     def groups(self, languages: Languages) -> list[list[str]]:
-        """The languages that share a subword model and a dictionary."""
+        """Return the languages that share a subword model and a dictionary."""
         return [list(languages)] if self.joint else [[language] for language in languages]
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-        """See `RawCorpus.parse`; `tokenizer` is empty if the text comes tokenized or stays raw."""
+        """See `RawCorpus.parse`; `tokenizer` is empty if the text is tokenized or stays raw."""
         merges = self.merges or "as many as give the paper's vocabularies"
         parser.add_argument(
             "--merges",
@@ -135,7 +135,7 @@ class Corpus(RawCorpus):
         if args.src == args.tgt:
             parser.error(f"--src and --tgt are both {args.src}; pass two languages")
         if (args.tokenizer == "moses") != (args.moses_dir is not None):
-            parser.error("--tokenizer moses and --moses-dir DIR go together")
+            parser.error("--tokenizer moses and --moses-dir DIR need each other")
         if args.subword == "sentencepiece":
             args.tokenizer = ""
         if args.tokenizer == "moses":  # before anything is downloaded
@@ -156,7 +156,7 @@ class Corpus(RawCorpus):
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
         counts: dict[str, Counts] = {}
-        for split in reversed(self.splits):  # the short ones first: errors in them show at once
+        for split in reversed(self.splits):  # the short ones first, so that errors show at once
             counts |= write_words(self, paths, work, split, args)
         models = learn_subwords(self, work, args)
         for split in SPLITS:
@@ -171,7 +171,7 @@ class Corpus(RawCorpus):
 
 
 def plain_files(stems: Mapping[str, str]) -> Callable[[str, str], list[RawFile]]:
-    """One text file per split and language: STEM.LANGUAGE, plain or as .gz."""
+    """Return one text file per split and language: STEM.LANGUAGE, plain or as .gz."""
     return lambda split, language: [RawFile(f"{stems[split]}.{language}")]
 
 
@@ -183,14 +183,14 @@ TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def segments(lines: Iterable[str]) -> Iterator[str]:
-    """The text of every line with `<seg id`. Entities such as `&amp;` are not decoded."""
+    """Yield the text of every line with `<seg id`. Entities such as `&amp;` are not decoded."""
     for line in lines:
         if "<seg id" in line:
             yield SEGMENT_END.sub("", SEGMENT_START.sub("", line)).strip()
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:
-    """The text of IWSLT's train.tags files, without URLs, keywords and the tags of titles."""
+    """Yield the text of IWSLT's train.tags files, without URLs, keywords and the tags of titles."""
     for line in lines:
         if not any(tag in line for tag in LEFT_OUT):
             yield TAGS.sub("", line)
@@ -199,7 +199,7 @@ def talks(lines: Iterable[str]) -> Iterator[str]:
 def read_side(
     corpus: Corpus, paths: Mapping[str, Path], split: str, language: str
 ) -> Iterator[str]:
-    """The raw sentences of one side of a split."""
+    """Yield the raw sentences of one side of a split."""
     parse = corpus.parsers.get(split, iter)
     for file in corpus.files(split, language):
         yield from parse(lines_of(paths[file.name]))
@@ -229,7 +229,7 @@ def read_pairs(
 
 
 class TokenizedChunk(NamedTuple):
-    """The pairs of a chunk that are kept, raw and tokenized, with the counts of its raw text."""
+    """The kept pairs of a chunk, raw and tokenized, with the counts of its raw text."""
 
     raw: list[Pair]
     pairs: list[Pair]
@@ -260,7 +260,7 @@ def tokenize_chunk(
 def write_words(
     corpus: Corpus, paths: Mapping[str, Path], work: Path, split: str, args: argparse.Namespace
 ) -> dict[str, Counts]:
-    """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text.
+    """Write tok/ of a split, and raw/ unless it is train; return the counts of the raw text.
 
     If the corpus has no validation files, every Nth pair of train goes to validation.
     """
@@ -293,9 +293,9 @@ def write_words(
                     raw[name](raw_pair)
             lines += tokenized.lines
             tokens += tokenized.tokens
-    report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} left out")
+    report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} omitted")
     if number == 0:
-        raise CommandError(f"{split} has no pair to keep, of {lines:,}")
+        raise CommandError(f"{split} has {lines:,} pairs, but none to keep")
     return {f"{split}.{x}": {"lines": lines, "tokens": tokens[x]} for x in languages}
 
 
@@ -320,7 +320,7 @@ def writing(stem: Path, languages: Languages) -> Iterator[Writer]:
 
 
 def learn_subwords(corpus: Corpus, work: Path, args: argparse.Namespace) -> dict[str, Path]:
-    """Learn subword models from tok/train.* into bpe/; returns the model of each language."""
+    """Learn subword models from tok/train.* into bpe/; return the model of each language."""
     suffix = ".model" if args.subword == "sentencepiece" else ""
     stem = "sentencepiece" if suffix else "codes"
     models = {}

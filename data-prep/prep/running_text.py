@@ -34,7 +34,7 @@ class WordFiles(RawFiles):
     """The published number of lines of a split."""
 
     def read(self, paths: Mapping[str, Path], split: str) -> Iterator[str]:
-        """The lines of a split, as tokens with a space between them."""
+        """Yield the lines of a split, as tokens with a space between them."""
         name, number = self.members[split], 0
         for line in lines_of(paths[name]):
             number += 1
@@ -48,18 +48,18 @@ class ByteFile:
 
     member: str
     sizes: Mapping[str, int]
-    """The number of bytes of each split. Without one for test, the test text is that of valid."""
+    """The number of bytes of each split. Without one for test, valid is also the test text."""
     archive: str = ""
     begins: bytes = b""
     """The first bytes of the file, which are checked."""
 
     @property
     def files(self) -> list[RawFile]:
-        """The file."""
+        """Return the file."""
         return [RawFile(self.member, self.archive)]
 
     def read(self, paths: Mapping[str, Path], split: str) -> Iterator[str]:
-        """The lines of a split, as tokens with a space between them."""
+        """Yield the lines of a split, as tokens with a space between them."""
         path = paths[self.member]
         check_count(path.name, path.stat().st_size, sum(self.sizes.values()), "bytes")
         with open(path, "rb") as stream:
@@ -85,7 +85,7 @@ class TextCorpus(RawCorpus):
     raw: WordFiles | ByteFile
     """How the raw files are read."""
     unit: Literal["word", "character"]
-    """What a token is: a word or a character; the end of a line is one too."""
+    """The unit of a token: a word or a character; the end of a line is also one."""
 
     @property
     def raw_files(self) -> list[RawFile]:
@@ -97,7 +97,7 @@ class TextCorpus(RawCorpus):
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
-        """See `RawCorpus.build`; returns no counts, as tok/ has the whole raw text."""
+        """See `RawCorpus.build`; return no counts, because tok/ has the whole raw text."""
         for split in SPLITS:
             write_lines(work / "tok" / f"{split}.{SIDE}", self.raw.read(paths, split))
             report(f"write {split}")

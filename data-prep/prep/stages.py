@@ -34,17 +34,17 @@ class RawCorpus(ABC):
     @property
     @abstractmethod
     def raw_files(self) -> list[RawFile]:
-        """All raw files."""
+        """Return all raw files."""
 
     @abstractmethod
     def recipe(self, args: argparse.Namespace) -> Recipe:
-        """What determines the data, but for the raw files; see `make_recipe`."""
+        """Return what determines the data, except the raw files; see `make_recipe`."""
 
     @abstractmethod
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
-        """Write text and dictionaries to `work`; returns the counts of raw text that is not kept.
+        """Write text and dictionaries to `work`; return the counts of raw text that is not stored.
 
         `paths`: the path of each raw file, by its name.
         """
@@ -54,11 +54,11 @@ class RawCorpus(ABC):
         return parser.parse_args(argv)
 
     def main(self, description: str | None) -> None:
-        """The command of the corpus: run the stages with sys.argv, and exit."""
+        """Run the stages with sys.argv, and exit: the command of the corpus."""
         run(lambda argv: self.run(argv, description))
 
     def run(self, argv: Sequence[str], description: str | None = None) -> None:
-        """Run the stage of --only, or all stages; CommandError for bad input."""
+        """Run the stage of --only, or all stages; raise CommandError for bad input."""
         parser = make_parser(description)
         parser.add_argument(
             "--raw",
@@ -76,7 +76,7 @@ class RawCorpus(ABC):
         if args.only != "binarize" and args.raw is None and not self.sources:
             raise CommandError(
                 "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
-                "(--help says which they are)"
+                "(--help names them)"
             )
         out = args.out.resolve()
         folder = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
@@ -99,13 +99,13 @@ class RawCorpus(ABC):
             publish_binary(args.out, self.recipe(args), args.overwrite)
 
     def _inputs(self, args: argparse.Namespace, folder: Path) -> dict[str, str]:
-        """The SHA-256 of the raw files by name; files without a known checksum are fetched."""
+        """Return the SHA-256 of the raw files by name; fetch files without a known checksum."""
         if args.raw is not None:
             paths = dict.fromkeys(find_raw(folder, self.raw_files).values())
             return {path.name: file_digest(path) for path in paths}
         digests = known_digests(self.sources, folder)
         if digests is None and (args.out / MANIFEST).is_file() and not args.overwrite:
-            # the raw files that OUT was made from are gone; the manifest has their checksums
+            # the raw files from which OUT was made are gone; the manifest has their checksums
             recorded: dict[str, str] = read_manifest(args.out)["inputs"]
             if set(recorded) == {source.name for source in self.sources}:
                 return recorded
@@ -116,7 +116,7 @@ class RawCorpus(ABC):
         return digests
 
     def _fetch(self, args: argparse.Namespace, folder: Path) -> None:
-        """Fetch the raw files, unless they are given; --only prepare needs to have them."""
+        """Fetch the raw files, unless they are given; with --only prepare they must exist."""
         if args.raw is not None:
             return
         missing = [source.name for source in self.sources if not (folder / source.name).is_file()]
@@ -128,7 +128,7 @@ class RawCorpus(ABC):
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the flags of all corpora."""
+    """Return a parser with the flags of all corpora."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -138,8 +138,8 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         choices=STAGES,
-        help="run only this stage: fetch downloads the raw files, prepare makes the text, "
-        "binarize makes bin/ (default: all that are not done)",
+        help="run only this stage: fetch downloads the raw files, prepare creates the text, "
+        "binarize creates bin/ (default: all that are not done)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus in DIR")
     parser.add_argument(
@@ -153,7 +153,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Run a command with sys.argv. An error that the user can fix is one line and exit status 1.
+    """Run a command with sys.argv; print a user's error as one line, and exit with status 1.
 
     Like SIGINT, SIGTERM and SIGHUP remove unfinished folders, but keep unfinished downloads.
     """

@@ -1,4 +1,4 @@
-"""Learns and applies subword units: BPE by subword-nmt, as in the papers, and sentencepiece."""
+"""Learn and apply subword units: BPE by subword-nmt, as in the papers, and sentencepiece."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Segment = Callable[[list[str]], list[str]]
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a line as subword-nmt defines them: separated by single spaces."""
+    """Return the words of a line as subword-nmt defines them: separated by single spaces."""
     return [word for word in line.split(" ") if word]
 
 
@@ -43,8 +43,8 @@ def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
     """Learn up to `merges` BPE operations and write them to `codes`."""
     if all(len(word) < 2 for word in word_counts):
         raise CommandError(
-            "BPE joins letters of a word, and no word of the training text has two; is it the "
-            "right text? Text without spaces between words needs --subword sentencepiece"
+            "BPE joins letters of a word, but no word of the training text has two; check that "
+            "it is the right text. Text without spaces between words needs --subword sentencepiece"
         )
     vocabulary = (f"{word} {count}" for word, count in word_counts.items())
     codes.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def learn_bpe_of_types(word_counts: Counter[str], codes: Path, types: int) -> No
             most = middle - 1
     count = _count_types(word_counts, codes, fewest)
     if count > types:
-        raise CommandError(f"{types:,} types are too few: the letters alone make {count:,}")
+        raise CommandError(f"{types:,} types are too few: the letters alone need {count:,}")
     write_lines(codes, lines[: fewest + 1])
     report(f"learn BPE: {fewest:,} merges give {count:,} types, at most {types:,} are allowed")
 
@@ -96,7 +96,7 @@ def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
                 vocab_size=pieces,
                 model_type="bpe",
                 character_coverage=1.0,
-                num_threads=1,  # the model must not depend on the number of cores
+                num_threads=1,  # so that the model does not depend on the number of cores
                 minloglevel=2,
             )
     except RuntimeError as error:
@@ -110,7 +110,7 @@ def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
 
 @lru_cache(maxsize=4)
 def _load(method: str, model: str, digest: str) -> Segment:
-    """A function that segments by a model; the digest only tells models of a path apart."""
+    """Return a function that segments by a model; `digest` only distinguishes cached models."""
     if method == "sentencepiece":
         processor = sentencepiece.SentencePieceProcessor(model_file=model)
         return lambda lines: [" ".join(line) for line in processor.encode(lines, out_type=str)]
@@ -130,5 +130,5 @@ def _segment_lines(lines: list[str], method: str, model: str, digest: str) -> li
 
 
 def segmenter(method: str, model: Path) -> Segment:
-    """A picklable function that segments lines by a model."""
+    """Return a picklable function that segments lines by a model."""
     return partial(_segment_lines, method=method, model=str(model), digest=file_digest(model))

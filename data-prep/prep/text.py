@@ -1,4 +1,4 @@
-"""Processes raw lines and filters sentence pairs as the scripts of Moses do.
+"""Process raw lines and filter sentence pairs as the scripts of Moses do.
 
 The output of the tokenizer and the normalizer equals that of tokenizer.perl and
 normalize-punctuation.perl, byte for byte. sacremoses is a port of these scripts; its differences
@@ -54,7 +54,7 @@ class PerlMosesTokenizer(MosesTokenizer):
     ]
 
     def tokenize_line(self, line: str, aggressive: bool = False) -> str:
-        """The tokens of a line, joined by spaces; `aggressive` also splits `a-b` into `a @-@ b`."""
+        """Return the tokens of a line, with spaces between; `aggressive` makes `a-b` `a @-@ b`."""
         if BLANK.fullmatch(line):
             return line
         text = line.translate(JUNK)
@@ -65,11 +65,11 @@ class PerlMosesTokenizer(MosesTokenizer):
         return re.sub(r"(?<=\S)\.$", " .", super().handles_nonbreaking_prefixes(text))
 
     def isanyalpha(self, text: str) -> bool:
-        """Whether a letter occurs in `text`."""
+        """Return whether a letter occurs in `text`."""
         return regex.search(rf"[{ALPHA}]", text) is not None
 
     def islower(self, text: str) -> bool:
-        """Whether `text` begins with a lower-case letter."""
+        """Return whether `text` begins with a lower-case letter."""
         return regex.match(r"\p{Lowercase}", text) is not None
 
 
@@ -81,7 +81,7 @@ def _punctuation_rules(language: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def normalize_punctuation(line: str, language: str) -> str:
-    """The line with plain quotes, dashes and spaces, as normalize-punctuation.perl makes it."""
+    """Return the line with plain quotes, dashes and spaces, as normalize-punctuation.perl does."""
     line += "\n"  # the script's German rule for `."` depends on it
     for pattern, new in _punctuation_rules(language):
         line = pattern.sub(new, line)
@@ -123,15 +123,15 @@ class TextRules(NamedTuple):
 
 
 WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
-"""About the tokenization of WikiText: its authors used Moses, and undid the escapes."""
+"""A note on the tokenization of WikiText: its authors used Moses, and undid the escapes."""
 
-# Cached, as building one takes longer than tokenizing a thousand lines.
+# Cached, because building one takes longer than tokenizing a thousand lines.
 _tokenizer = lru_cache(PerlMosesTokenizer)
 _other_normalizer = lru_cache(MosesPunctNormalizer)
 
 
 def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
-    """The lines after processing by `rules`; their number does not change."""
+    """Return the lines after processing by `rules`; their number does not change."""
     perl = rules.tokenizer == "moses"
     if rules.plain_apostrophe:
         lines = [line.replace("’", "'") for line in lines]
@@ -186,7 +186,7 @@ class Limits(NamedTuple):
     longest: int = 175
 
     def keep(self, source: str, target: str) -> bool:
-        """Whether a pair of tidied lines is kept."""
+        """Return whether a pair of tidied lines is kept."""
         sides = source.split(" "), target.split(" ")
         few, many = sorted(map(len, sides))
         if not source or not target or few < self.shortest or many > self.longest:
@@ -195,7 +195,7 @@ class Limits(NamedTuple):
 
 
 def tidy(line: str) -> str:
-    """The line with single spaces and without `|`, which Moses reserves for factors.
+    """Return the line with single spaces and without `|`, which Moses reserves for factors.
 
     The script keeps `|` if the first line of the corpus contains one. No text here has factors, and
     tokenized text has no `|`.

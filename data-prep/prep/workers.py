@@ -1,4 +1,4 @@
-"""Applies a function to chunks, in one or several processes, with the results in order."""
+"""Apply a function to chunks, in one or several processes, with the results in order."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def map_chunks(
 ) -> Generator[R, None, None]:
     """Yield `function(chunk)` for each chunk of the items, in order, by `workers` processes.
 
-    One worker is this process. A progress bar shows `name`. Close the generator to end the
-    workers. Raises CommandError if one is killed.
+    One worker is this process. A progress bar shows `name`. Close the generator to end the workers.
+
+    Raises:
+        CommandError: a worker was killed.
     """
     with tqdm(items, desc=name, unit=" pairs", leave=False, disable=None) as bar:
         iterator = iter(bar)

@@ -74,7 +74,7 @@ def test_files_of_an_archive_are_unpacked(tmp_path, pack, name):
     files.read_archive(path, wanted, tmp_path / "out")
     for name in wanted:
         assert list(lines_of(tmp_path / "out" / name)) == TEXT.split("\n")[:-1]
-    with pytest.raises(CommandError, match=r"lacks folder/c\.de; it is not the archive"):
+    with pytest.raises(CommandError, match=r"lacks folder/c\.de; it is not the expected archive"):
         files.read_archive(path, ["folder/c.de"])
 
 

@@ -198,7 +198,7 @@ def test_a_corpus_that_cannot_be_downloaded_says_so(tmp_path):
     for stage in ("fetch", "prepare"):
         with pytest.raises(CommandError, match="cannot be downloaded; pass the folder .* --raw"):
             mrpc.CORPUS.run([*command, stage])
-    with pytest.raises(CommandError, match="out holds no prepared text to binarize"):
+    with pytest.raises(CommandError, match="out has no prepared text to binarize"):
         mrpc.CORPUS.run([*command, "binarize"])
 
 
@@ -211,9 +211,15 @@ NEG, DEV, TRAIN = "rt/rt-polarity.neg", "sst/stsa.fine.dev", "rte/train.tsv"
 @pytest.mark.parametrize(
     ("corpus", "name", "old", "new", "message"),
     [
-        (RT, NEG, b"", b"more\n", r"rt-polarity\.neg has 11 lines, and the published one has 10"),
+        (RT, NEG, b"", b"more\n", r"rt-polarity\.neg has 11 lines, but the published one has 10"),
         (RT, NEG, FILM_3, b" ", r"rt-polarity\.neg, line 4, has an empty sentence"),
-        (RT, NEG, b"Film 3", b"Film \x81", r"rt-polarity\.neg is in none of UTF-8, cp1252"),
+        (
+            RT,
+            NEG,
+            b"Film 3",
+            b"Film \x81",
+            r"the encoding of rt-polarity\.neg is none of UTF-8, cp1252",
+        ),
         (
             SST5,
             DEV,
@@ -222,16 +228,28 @@ NEG, DEV, TRAIN = "rt/rt-polarity.neg", "sst/stsa.fine.dev", "rte/train.tsv"
             r"dev, line 5, has the label '7'; the labels are 0, 1, 2, 3, 4",
         ),
         (SST5, DEV, b"4 a Film of 4", b"4  ", r"fine\.dev, line 5, has an empty sentence"),
-        (SST5, DEV, b"4 a", b"4 b\n4 a", r"dev has 6 lines, and the published one has 5"),
-        (RTE, TRAIN, b"sentence2", b"question", r"another table: .*sentence2.* not in index"),
+        (SST5, DEV, b"4 a", b"4 b\n4 a", r"dev has 6 lines, but the published one has 5"),
+        (
+            RTE,
+            TRAIN,
+            b"sentence2",
+            b"question",
+            r"is not the expected table: .*sentence2.* not in index",
+        ),
         (
             RTE,
             TRAIN,
             b"1\tA b.\tC d.\tnot_entailment\n",
             b"",
-            r"has 2 pairs, and the published",
+            r"has 2 pairs, but the published",
         ),
-        (RTE, TRAIN, b"\tA b.", b"\tA b.\tmore", r"is another table: .* Expected 4 fields"),
+        (
+            RTE,
+            TRAIN,
+            b"\tA b.",
+            b"\tA b.\tmore",
+            r"is not the expected table: .* Expected 4 fields",
+        ),
         (RTE, TRAIN, b"\tA b.", b"", r"line 3, has the label ''"),
         (RTE, TRAIN, b"C d.", b" ", r"line 3, has an empty sentence"),
         (RTE, TRAIN, b"not_ent", b"no ent", r"line 3, has the label 'no ent.*the labels are not_"),

@@ -143,7 +143,7 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
     [
         (["--raw", "nowhere"], 1, ", val.en, val.de, test_2016_flickr.en, test_2016_flickr.de\n"),
         (["--src", "de"], 2, "--src and --tgt are both de; pass two languages\n"),
-        (["--tokenizer", "moses"], 2, "--tokenizer moses and --moses-dir DIR go together\n"),
+        (["--tokenizer", "moses"], 2, "--tokenizer moses and --moses-dir DIR need each other\n"),
     ],
 )
 def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):
@@ -231,7 +231,7 @@ def test_iwslt14(archive, tmp_path, prepare, lines):
     assert lines(out, "bin/dict.de.txt") == lines(out, "bin/dict.en.txt")
     other = prepare(TINY14, archive, tmp_path / "other", *merges, "--src", "en", "--tgt", "de")
     assert other["counts"] == manifest["counts"]
-    with pytest.raises(CommandError, match=r"test has 10 lines, and the published one has 6,750"):
+    with pytest.raises(CommandError, match=r"test has 10 lines, but the published one has 6,750"):
         prepare(iwslt14.CORPUS, archive, tmp_path / "more", *merges)
 
 
@@ -301,11 +301,11 @@ def test_a_training_pair_with_an_empty_side_is_left_out(stanford, tmp_path, caps
     english, vietnamese = (lines(stanford, f"train.{language}") for language in ("en", "vi"))
     write_lines(stanford / "train.vi", [*vietnamese[:7], " ", *vietnamese[8:]])
     prepare(TINY15, stanford, tmp_path / "out", "--merges", 30)
-    assert "train: 60 pairs, 1 left out" in capsys.readouterr().err
+    assert "train: 60 pairs, 1 omitted" in capsys.readouterr().err
     assert lines(tmp_path / "out", "tok/train.en") == english[:7] + english[8:]
     assert lines(tmp_path / "out", "tok/train.vi") == vietnamese[:7] + vietnamese[8:]
     write_lines(stanford / "train.vi", [""] * 60)
-    with pytest.raises(CommandError, match=r"train has no pair to keep, of 60"):
+    with pytest.raises(CommandError, match=r"train has 60 pairs, but none to keep"):
         prepare(TINY15, stanford, tmp_path / "more", "--merges", 30)
 
 
@@ -364,7 +364,7 @@ def test_wmt14(wmt, tmp_path, prepare, lines):
     with pytest.raises(CommandError, match=r"dev\.tgz lacks dev/newstest2013\.de, dev/newstest2"):
         prepare(corpus, wmt, tmp_path / "more")
     (wmt / "dev.tgz").unlink()
-    with pytest.raises(CommandError, match=r"lacks newstest2013\.en, .*; dev\.tgz would do as"):
+    with pytest.raises(CommandError, match=r"lacks newstest2013\.en, .*; dev\.tgz can be used"):
         prepare(corpus, wmt, tmp_path / "more")
 
 

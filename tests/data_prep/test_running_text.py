@@ -26,7 +26,7 @@ def test_words_are_taken_as_they_are(corpus, tmp_path, prepare, pack, lines):
     contents = {f"{dot}{members[split]}": text for split, text in TEXT.items()}
     raw = pack(tmp_path / "raw" / corpus.raw.archive, contents).parent
     # The lines are counted: those of WikiText-2 have the same names as those of WikiText-103.
-    with pytest.raises(CommandError, match="train.* has 3 lines, and the published one has"):
+    with pytest.raises(CommandError, match="train.* has 3 lines, but the published one has"):
         prepare(corpus, raw, tmp_path / "out")
     assert not out.exists()
     corpus = replace(corpus, raw=replace(corpus.raw, lines={"train": 3, "valid": 1, "test": 1}))
@@ -76,7 +76,7 @@ def test_enwik8_is_cut_at_bytes(packed, tmp_path, prepare, pack, lines):
 @pytest.mark.parametrize(
     ("sizes", "begins", "message"),
     [
-        ({"train": 5}, b"b", r"a\.txt has 4 bytes, and the published one has 5"),
+        ({"train": 5}, b"b", r"a\.txt has 4 bytes, but the published one has 5"),
         ({"train": 4}, b"a", r"a\.txt begins with b'b', not with b'a'"),
     ],
 )

@@ -76,7 +76,7 @@ def test_merges_are_chosen_by_the_number_of_types(tmp_path):
     merges = len(codes.read_text().splitlines()) - 1
     assert codes.read_text().splitlines() == every.read_text().splitlines()[: merges + 1]
     assert types_of(merges) <= 50 < types_of(merges + 1)
-    with pytest.raises(CommandError, match=r"5 types are too few: the letters alone make 12"):
+    with pytest.raises(CommandError, match=r"5 types are too few: the letters alone need 12"):
         subwords.learn_bpe_of_types(word_counts, codes, 5)
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What folding norms away saves in decoding: a model folded, the same unfolded, and LayerNorm's.
+"""Measure what folding norms saves in decoding: folded, unfolded, and LayerNorm's models.
 
 python benchmarks/decoding.py --threads 2
 
-All models are of one architecture and start from the same weights. Their statistics are those of
-a few random batches, their gains and offsets a channel's own each. They take turns (A B A B):
-the encoder over one batch of random sentences, ragged, and the generation of a fixed number of
-words for it by fairseq's beam search, the encoder included. Before that the folded model must give
-the logits of the unfolded one. Every row of benchmarks/results/decoding.csv has the quartiles in
-milliseconds, and the ratio of the median to that of LayerNorm in the same run.
+All models have the same architecture and initial weights. Their statistics are those of a few
+random batches, and each channel has a gain and an offset of its own. They take turns (A B A B): the
+encoder over one batch of random sentences of various lengths, and the generation of a fixed number
+of words for it by fairseq's beam search, the encoder included. Before that, the folded model must
+give the logits of the unfolded one. Every row of benchmarks/results/decoding.csv has the quartiles
+in milliseconds, and the ratio of the median to that of LayerNorm in the same run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Call = Callable[[], object]
 
 
 def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[str, torch.Tensor]:
-    """Sentences of half to all of ``length`` words, padded on the left as fairseq's sources are."""
+    """Return sentences of half to all of ``length`` words, padded on the left as fairseq's are."""
     tokens = torch.randint(dictionary.nspecial, len(dictionary), (sentences, length))
     tokens[:, -1] = dictionary.eos()
     lengths = torch.linspace(length, max(length // 2, 1), sentences).long()
@@ -52,7 +52,7 @@ def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[st
 
 
 def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
-    """A pre-norm model with ``norm``, without layer-scale, in the encoder; statistics moved."""
+    """Return a pre-norm model with ``norm`` in the encoder, not pre-scaled, statistics updated."""
     flags = f"--arch {args.arch} --norm-type {norm} --norm-placement pre --dropout 0"
     if norm_spec(norm).has_option("layer_scale_groups"):
         flags += " --norm-layer-scale-groups 0"
@@ -70,7 +70,7 @@ def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
 def variants(
     args: argparse.Namespace, dictionary: Dictionary, batch: dict[str, torch.Tensor]
 ) -> dict[tuple[str, str], Any]:
-    """The models, by norm and form: LayerNorm's, and of each norm the unfolded and the folded."""
+    """Return the models by norm and form: LayerNorm's, and each norm's unfolded and folded one."""
     models = {(LAYERNORM, "unfolded"): build(args, LAYERNORM, dictionary)}
     for norm in args.norms:
         plain = build(args, norm, dictionary)
@@ -81,21 +81,21 @@ def variants(
             difference = (folded(**batch)[0] - plain(**batch)[0]).abs().max().item()
         print(f"{norm}: the logits differ by {difference:.1e} at most")
         if difference > CLOSE:
-            raise CommandError(f"{norm} folded is another model ({difference:.1e} > {CLOSE})")
+            raise CommandError(f"{norm}: folding changes the logits by {difference:.1e} > {CLOSE}")
         models[norm, "unfolded"], models[norm, "folded"] = plain, folded
     return models
 
 
 @torch.no_grad()
 def encode(model: Any, batch: dict[str, torch.Tensor]) -> object:
-    """The output of the encoder."""
+    """Return the output of the encoder."""
     return model.encoder(batch["src_tokens"], batch["src_lengths"])
 
 
 def generation(
     model: Any, batch: dict[str, torch.Tensor], dictionary: Dictionary, args: argparse.Namespace
 ) -> Call:
-    """Beam search over ``batch``, where no sentence may end before ``args.steps`` words."""
+    """Return a beam search over ``batch``, in which sentences have ``args.steps`` words or more."""
     model.make_generation_fast_(beamable_mm_beam_size=args.beam, need_attn=False)
     search = SequenceGenerator(
         [model], dictionary, beam_size=args.beam, max_len_b=args.steps, min_len=args.steps
@@ -107,7 +107,7 @@ def generation(
 def measure(
     stage: str, calls: dict[tuple[str, str], Call], args: argparse.Namespace
 ) -> Iterator[Record]:
-    """A row for each model: its quartiles in ``stage``, encoder or generation."""
+    """Yield a row for each model: its quartiles in ``stage``, encoder or generation."""
     times = alternate(calls, args.repetitions, warmup=3)
     unit = quartiles(times[LAYERNORM, "unfolded"]).p50
     for (norm, form), values in times.items():
@@ -125,17 +125,17 @@ def measure(
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv[1:]."""
+    """Parse the command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "decoding.csv")
     parser.set_defaults(norms=["batchnorm", "powernorm"])
     parser.add_argument(
         "--arch", default="norm_transformer_iwslt_de_en", help="default: %(default)s"
     )
     for flag, least, default, text in (
-        ("--words", 5, 10_149, "of the vocabulary"),
-        ("--sentences", 1, 16, "in the batch"),
-        ("--length", 1, 32, "of the longest one"),
-        ("--beam", 1, 5, "of the search"),
+        ("--words", 5, 10_149, "words of the vocabulary"),
+        ("--sentences", 1, 16, "sentences in the batch"),
+        ("--length", 1, 32, "words of the longest sentence"),
+        ("--beam", 1, 5, "beam of the search"),
         ("--steps", 1, 20, "words to generate"),
         ("--repetitions", 1, 50, "of each"),
     ):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How much a language model learns to read its future, from batch statistics or by its attention.
+"""Measure how much a language model learns to read its future, by batch statistics or attention.
 
     python benchmarks/future_leak.py batchnorm powernorm layernorm
     python benchmarks/future_leak.py tensorized-released tensorized-causal
 
-The text is random letters, 16 of them, so no model that sees only the past can have a loss below 4
-bits per letter. A tiny model trains on it with a few tokens per batch. A training loss below 4
-bits comes from the tokens that the batch statistics have shown. The other loss is that of
-inference, with running statistics. tensorized-MASK is the tensorized Transformer with LayerNorm
-and that --tensorized-mask. A model that sees all tokens of its window can learn all targets but
-the last one, which leaves 4 / 4 bits. The tables in docs/models.md come from here.
+The text is random letters, 16 of them, so that no model that sees only the past can have a loss
+below 4 bits per letter. A tiny model trains on it with a few tokens per batch. A training loss
+below 4 bits comes from the tokens that the batch statistics reveal. The other loss is that of
+inference, with running statistics. tensorized-MASK is the tensorized Transformer with LayerNorm and
+that --tensorized-mask. A model that sees all tokens of its window can learn all targets but the
+last one, which leaves 4 / 4 bits. The tables in docs/models.md come from here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from norm_plugin.models.tensorized_lm import CAUSAL, MASK, MODEL, RELEASED
 from norm_plugin.norms import NORM_TYPES, norm_spec
 
 LETTERS = 16
-TOKENS = 4  # of a batch
-WARMUP = 100  # updates, of a norm that has one
+TOKENS = 4  # per batch
+WARMUP = 100  # updates, for a norm with a warm-up
 MEASURED = 200  # batches
 
 
@@ -36,7 +36,7 @@ TENSORIZED = {f"tensorized-{mask}": mask for mask in (RELEASED, CAUSAL)}
 
 
 def build(name: str) -> Any:
-    """A model of 2 layers and 32 channels with norm ``name`` at every site, or with that mask."""
+    """Return a model of 2 layers and 32 channels with norm ``name`` everywhere, or that mask."""
     flags = "--task language_modeling --decoder-layers 2 --decoder-embed-dim 32 "
     flags += f"--decoder-ffn-embed-dim 64 --tokens-per-sample {TOKENS} "
     flags += f"--max-target-positions {TOKENS} "
@@ -52,7 +52,7 @@ def build(name: str) -> Any:
 
 
 def loss(model: Any, generator: torch.Generator) -> torch.Tensor:
-    """The loss of a new batch of random letters in bits per letter."""
+    """Return the loss of a new batch of random letters in bits per letter."""
     tokens = torch.randint(4, 4 + LETTERS, (1, TOKENS + 1), generator=generator)
     logits = model(tokens[:, :-1])[0]
     nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
@@ -60,7 +60,7 @@ def loss(model: Any, generator: torch.Generator) -> torch.Tensor:
 
 
 def measure(name: str, updates: int) -> tuple[float, float]:
-    """The losses after training: with the statistics of training, and those of inference."""
+    """Return the losses after training: with the statistics of training, and those of inference."""
     model, generator = build(name), torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for update in range(updates):
@@ -78,7 +78,7 @@ def measure(name: str, updates: int) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; prints a line for each norm or mask."""
+    """Run the command, and print a line for each norm or mask."""
     parser = plain_parser(__doc__)
     parser.add_argument("norms", nargs="+", choices=[*NORM_TYPES, *TENSORIZED], metavar="NORM")
     parser.add_argument("--updates", type=at_least(0), default=3000, metavar="N")

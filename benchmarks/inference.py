@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Size and power of the tests of norm_lab.study.significance, and the coverage of its intervals.
+"""Simulate size and power of the tests of norm_lab.study.significance, and interval coverage.
 
 python benchmarks/inference.py
 
 Scores of two arms are drawn with a known difference, 2,000 times for each row, from normal
 distributions with a standard deviation of 1. Every row of benchmarks/results/inference.csv has the
 share of draws in which each test at the 5 % level shows a difference, or equivalence within half a
-deviation, and in which each 95 % interval holds the true difference.
+standard deviation, and in which each 95 % interval contains the true difference.
 
 With overlapping splits, the differences of two seeds are correlated as Nadeau and Bengio (2003)
 assume for test sets an eighth as large as the training sets, and the paired test is corrected.
@@ -31,7 +31,7 @@ OUTPUT = RESULTS / "inference.csv"
 SEEDS = (2, 3, 8, 20)
 DIFFERENCES = (0.0, 0.5)
 MARGIN = 0.5
-STEP = 0.5  # to which scores are rounded where they tie
+STEP = 0.5  # scores are rounded to multiples of this, for ties
 TEST_TO_TRAIN = 1 / 8
 KINDS = {
     "independent": 0.0,
@@ -39,13 +39,13 @@ KINDS = {
     "correlated, ties": 0.9,
     "overlapping splits": 0.9,
 }
-"""The correlation of the two scores of a seed, by the kind of the pairs."""
+"""The correlation of the two scores of a seed, by the kind of pairs."""
 
 
 def draw(
     generator: np.random.Generator, kind: str, seeds: int, difference: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of an arm and of its baseline, one a seed."""
+    """Return scores of an arm and of its baseline, one per seed."""
     correlation = KINDS[kind]
     shared = np.sqrt(correlation) * generator.normal(size=seeds)
     noise = np.sqrt(1 - correlation) * generator.normal(size=(2, seeds))
@@ -60,13 +60,13 @@ def draw(
 
 
 def holds(comparison: Comparison, difference: float) -> float:
-    """Whether the interval holds the difference; NaN without one, where the scores all tie."""
+    """Return whether the interval contains the difference; NaN if all scores tie."""
     low, high = comparison.interval
     return float(low <= difference <= high) if low < high else np.nan
 
 
 def measure(kind: str, seeds: int, difference: float, draws: int) -> dict[str, object]:
-    """A row of the table."""
+    """Return a row of the table."""
     generator = np.random.default_rng(0)
     rows = []
     for _ in range(draws):
@@ -90,7 +90,7 @@ def measure(kind: str, seeds: int, difference: float, draws: int) -> dict[str, o
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--draws", type=at_least(1), default=2000, help="default: %(default)s")
     parser.add_argument("--seeds", type=at_least(2), nargs="+", default=SEEDS)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What an update of Transformer-XL costs on a CPU, beside the plain decoder of the same size.
+"""Measure what an update of Transformer-XL costs on a CPU, compared with the plain decoder.
 
     python benchmarks/language_models.py
 
-Both have 6 post-norm layers of 128 channels with LayerNorm, and see random letters in segments of
-64; Transformer-XL remembers the segment before. The models take turns, an update each, and a ratio
-is that of two updates of one turn; its quartiles are over the turns. Memory is the most resident
-memory during a few updates, minus that before the model was built, in a process for each model. The
-table in docs/models.md comes from here.
+Both have 6 post-norm layers of 128 channels with LayerNorm, and read random letters in segments of
+64; Transformer-XL remembers the previous segment. The models take turns, one update each, and a
+ratio is that of the two updates of one turn; its quartiles are over the turns. Memory is the peak
+resident memory during a few updates, minus that before the model was built, in one process per
+model. The table in docs/models.md comes from here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODELS = {PLAIN: "norm_transformer_lm_char_postln"} | {
 
 
 def updates(name: str) -> Callable[[], None]:
-    """A call that makes one update of a model of :data:`MODELS` on the next segment."""
+    """Return a call that makes one update of a model of :data:`MODELS` on the next segment."""
     flags = f"--task language_modeling --arch {MODELS[name]} --tokens-per-sample {LENGTH} "
     flags += f"--max-target-positions {LENGTH}"
     model = build_model(dictionary_of(4 + LETTERS), *flags.split()).train()
@@ -54,7 +54,7 @@ def updates(name: str) -> Callable[[], None]:
 
 
 def peak(name: str) -> float:
-    """The memory of a few updates in MiB, for a process of its own."""
+    """Return the memory of a few updates in MiB; call it in a process of its own."""
     torch.set_num_threads(1)
     return_freed_memory()
     before = memory_mib("VmRSS")
@@ -65,7 +65,7 @@ def peak(name: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; prints a line for each model."""
+    """Run the command, and print a line for each model."""
     parser = plain_parser(__doc__)
     parser.add_argument("--updates", type=at_least(1), default=60, metavar="N", help="timed")
     args = parser.parse_args(argv)

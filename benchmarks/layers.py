@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one layer of every norm costs, beside torch.nn.LayerNorm on the same tensors.
+"""Measure what one layer of every norm costs, compared with torch.nn.LayerNorm on equal tensors.
 
     python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
     python benchmarks/layers.py --growth           # for plot.py: time against size
@@ -7,19 +7,19 @@
     python benchmarks/layers.py --device cuda      # into gpu.csv
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
-compile (torch.compile of the plain form), reference (the slow transcription that the tests compare
-with, in numpy), copy (of x, beside LayerNorm). A norm is measured where it has such a form, on
-float32 batches (T, B, C) a quarter of which is padding. powernorm is measured with each
-layer-scale, in its warm-up and after it.
+compile (torch.compile of the plain form), reference (the slow transcription with which the tests
+compare, in numpy), copy (a copy of x, for LayerNorm only). A norm is measured if it has such a
+form, on float32 batches (T, B, C) of which a quarter is padding. powernorm is measured with each
+RMS pre-scaling, in its warm-up and after it.
 
-Each provider takes turns with LayerNorm, A B A B, so a machine that slows down does so for both;
-the row of torch holds LayerNorm's times of all these pairs. The process keeps the memory that it
-frees (mallopt), alike for all: else glibc returns blocks of some megabytes to the system and gets
-them anew by chance, and the page faults then cost more than the norms.
+Each provider takes turns with LayerNorm, A B A B, so that a machine that slows down does so for
+both; the row of torch has LayerNorm's times of all these pairs. The process keeps the memory that
+it frees (mallopt), for all providers: otherwise glibc returns blocks of some megabytes to the
+system and gets them back unpredictably, and the page faults then cost more than the norms.
 
-On a GPU the layers of torch.nn.RMSNorm, Liger-Kernel and apex are measured too, where they can be
-imported, in each of --dtypes. ``copy_share`` is the share of the speed of a copy on the device: the
-time in which it would move x, dy and x once more, y and dx, over the time of the layer.
+On a GPU the layers of torch.nn.RMSNorm, Liger-Kernel and apex are measured too, if they can be
+imported, for each of --dtypes. ``copy_share`` is the share of the speed of a copy on the device:
+the time in which it would copy x, dy and x again, y and dx, over the time of the layer.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ GROWTH = [(n, 512) for n in GROWTH_ROWS] + [(4096, c) for c in GROWTH_CHANNELS]
 SIZES = ((4096, 512), (4096, 1024))
 """Rows and channels at which the targets hold, and which the documentation shows."""
 HEADS = 8
-"""Groups of a layer-scale by heads: those of a base Transformer."""
+"""The number of groups of a pre-scaling by heads: that of a base Transformer."""
 ALWAYS = 1_000_000
-"""A warm-up that no measurement outlives."""
-PN_V = 1.4  # what powernorm-v may cost
+"""A warm-up that no measurement exceeds."""
+PN_V = 1.4  # the allowed cost of powernorm-v
 
 
 def _powernorm(bound: float, options: str) -> dict[Setup, float]:
-    """After its warm-up, and in it, when it is PN-V and may cost what that may."""
+    """Return the targets of powernorm after its warm-up, and in it, when it is PN-V."""
     return {
         Setup("powernorm", f"{options} warmup_updates={updates}"): at_most
         for updates, at_most in ((0, bound), (ALWAYS, max(bound, PN_V)))
@@ -102,12 +102,12 @@ TARGETS: dict[Setup, float] = {
     **_powernorm(1.5, f"layer_scale_groups={HEADS}"),
     **_powernorm(1.5, f"variant=released layer_scale_groups={HEADS}"),
 }
-"""What a layer may cost at most, forward and backward, as a ratio to torch.nn.LayerNorm. A norm
-that is not named here is measured and has no target."""
+"""The largest allowed cost of a layer, forward and backward, as a ratio to torch.nn.LayerNorm. A
+norm that is not listed is measured and has no target."""
 
 
 def layer_setups() -> list[Setup]:
-    """Every norm of the registry: as its targets say, or else with its defaults."""
+    """Return every norm of the registry: as its targets say, or else with its defaults."""
     return [
         setup
         for name in NORM_TYPES
@@ -122,7 +122,7 @@ BOTH, FORWARD = "forward+backward", "forward"
 DIRECTIONS = (BOTH, FORWARD)
 """Training, and inference without gradients."""
 UNIT = "torch"
-"""The provider that all others are compared with."""
+"""The provider with which all others are compared."""
 NOT_COMPILED = "layernorm"
 """It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
 Call = Callable[[], object]
@@ -139,7 +139,7 @@ class Data(NamedTuple):
 def make_data(
     rows: int, channels: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> Data:
-    """A batch of ``rows`` positions, a quarter of them padding.
+    """Return a batch of ``rows`` positions, a quarter of them padding.
 
     Its sentences have T/2 to T positions; T * B = rows, and T is the largest power of two that
     is at most B. Raises ValueError where rows is no multiple of T.
@@ -155,7 +155,7 @@ def make_data(
 
 
 def of_module(name: str, setup: Setup, data: Data, direction: str) -> Call | None:
-    """A layer of another library, such as ``torch.nn.LayerNorm``; None where it is not there."""
+    """Return a layer of another library, such as ``torch.nn.LayerNorm``; None if not installed."""
     module, _, kind = name.rpartition(".")
     try:
         layer = getattr(importlib.import_module(module), kind)(data.x.size(-1))
@@ -165,7 +165,7 @@ def of_module(name: str, setup: Setup, data: Data, direction: str) -> Call | Non
 
 
 def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | None:
-    """The norm with ``--norm-kernels choice``; None where that is the plain form all the same."""
+    """Return the norm with ``--norm-kernels choice``; None if that is the plain form anyway."""
     norm = setup.build(data.x.size(-1)).train(direction == BOTH).to(data.x.device, data.x.dtype)
     on_gpu = data.x.device.type == "cuda"
     if choice == "compile" and on_gpu and norm.batch_statistics:
@@ -177,7 +177,7 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | 
 
 
 def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
-    """The transcription that the tests compare with, in numpy and float64, a training step."""
+    """Return a training step of the numpy transcription, in float64, with which tests compare."""
     if direction != BOTH or data.x.device.type != "cpu":
         return None
     sys.path.append(str(TRANSCRIPTIONS))
@@ -205,7 +205,7 @@ def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
 
 
 def of_copy(setup: Setup, data: Data, direction: str) -> Call | None:
-    """A copy of x, which reads and writes N C numbers; beside ``layernorm`` alone."""
+    """Return a copy of x, which reads and writes N C numbers; only for ``layernorm``."""
     target = torch.empty_like(data.x, requires_grad=False)
     source = data.x.detach()
     return partial(target.copy_, source) if setup.norm == NOT_COMPILED else None
@@ -236,14 +236,14 @@ PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
     "apex-rmsnorm": partial(of_module, "apex.normalization.FusedRMSNorm"),
 }
 OTHERS = {"layernorm": ("liger", "apex"), "rmsnorm": ("rmsnorm", "liger-rmsnorm", "apex-rmsnorm")}
-"""Layers of other libraries, with the norm beside which each is measured on a GPU."""
+"""Layers of other libraries, with the norm with which each is measured on a GPU."""
 SLOW = {"reference": 3}
-"""Repeated this often only."""
+"""The number of repetitions of slow providers."""
 
 
 def make_calls(setup: Setup, data: Data, direction: str, providers: list[str]) -> dict[str, Call]:
-    """The calls of the providers that there are for ``setup``."""
-    # torch.compile keeps a few graphs of one function and then runs it uncompiled, silently
+    """Return the calls of the available providers for ``setup``."""
+    # torch.compile keeps a few graphs per function, and then runs it uncompiled without a message
     torch._dynamo.reset()
     made = {name: PROVIDERS[name](setup, data, direction) for name in providers}
     return {name: call for name, call in made.items() if call is not None}
@@ -255,7 +255,7 @@ def make_calls(setup: Setup, data: Data, direction: str, providers: list[str]) -
 def measure(
     setup: Setup, rows: int, channels: int, args: argparse.Namespace, dtype: str = "float32"
 ) -> list[Record]:
-    """A row for each provider of ``setup`` at one size."""
+    """Return a row for each provider of ``setup`` at one size."""
     torch.manual_seed(1)
     providers = [UNIT, *args.providers]
     providers += OTHERS.get(setup.norm, ()) if args.device == CUDA else ()
@@ -270,7 +270,7 @@ def measure(
     measured: list[Record] = []
     for name, call in calls.items():
         repetitions = SLOW.get(name, args.repetitions)
-        # two at a time: what the plain form leaves in the caches would else slow the next one down
+        # two at a time: otherwise the plain form's use of the caches would slow down the next one
         pair = alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions), timed)
         of_unit += pair[UNIT]
         ratio = quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50
@@ -292,7 +292,7 @@ def _row(provider: str, times: Sequence[float], ratio: float) -> Record:
 
 
 def misses(rows: Sequence[Record], setups: Sequence[Setup]) -> Iterator[str]:
-    """A line for each target of ``setups`` that ``rows`` miss, or that nobody measured."""
+    """Yield a line for each target of ``setups`` that ``rows`` miss, or that was not measured."""
     ratios = {
         (Setup(row["norm"], row["options"]), (row["rows"], row["channels"])): row["ratio"]
         for row in rows
@@ -309,7 +309,7 @@ def misses(rows: Sequence[Record], setups: Sequence[Setup]) -> Iterator[str]:
 
 
 def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
-    """Rows and channels to measure at."""
+    """Return the rows and channels to measure."""
     if args.growth:
         return GROWTH
     if args.quick and not (args.rows or args.channels):
@@ -321,7 +321,7 @@ def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv[1:]."""
+    """Parse the command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "layers.csv", "targets", "device")
     parser.add_argument(
         "--providers",
@@ -330,7 +330,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="P",
         help=f"default: {', '.join(FORMS)}, as far as they apply",
     )
-    parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions of a batch")
+    parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions per batch")
     parser.add_argument("--channels", type=int, nargs="+", metavar="C")
     parser.add_argument(
         "--direction", choices=DIRECTIONS, default=BOTH, help="default: %(default)s"
@@ -360,7 +360,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; with --check the status is 1 where a target is missed."""
+    """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
     setups = choose_setups(args.norms, layer_setups())
     prepare_process(args.threads, FUSED[args.device])

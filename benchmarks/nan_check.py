@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What --norm-nan-check costs on a CPU: its share of the time of an update.
+"""Measure what --norm-nan-check costs on a CPU, as a share of the time of an update.
 
 OMP_NUM_THREADS=2 python benchmarks/nan_check.py
 """
@@ -22,7 +22,7 @@ WARMUP = 2
 
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: int) -> None:
-    """One update on ``tokens`` source and as many target tokens."""
+    """Make one update on ``tokens`` source and as many target tokens."""
     batch = torch.randint(4, VOCABULARY, (tokens // SENTENCE, SENTENCE))
     optimizer.zero_grad()
     logits, _ = model(batch, torch.full((len(batch),), SENTENCE), batch)
@@ -31,7 +31,7 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: int
 
 
 def stopwatch() -> list[float]:
-    """The milliseconds of each call of the check, which on a CPU is all that it costs."""
+    """Return a list that gets the milliseconds of each call of the check, its cost on a CPU."""
     spent: list[float] = []
 
     def timed(method: Any) -> Any:
@@ -43,12 +43,12 @@ def stopwatch() -> list[float]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = plain_parser(__doc__)
     add, shown = parser.add_argument, "default: %(default)s"
     add("--arch", default="norm_transformer_multi30k_tiny", help=shown)
     add("--norm-type", default="layernorm", help=shown)
-    add("--tokens", type=at_least(SENTENCE), default=4096, help=f"a batch ({shown})")
+    add("--tokens", type=at_least(SENTENCE), default=4096, help=f"tokens per batch ({shown})")
     add("--updates", type=at_least(1), default=50, help=f"timed ({shown})")
     args = parser.parse_args()
     spent = stopwatch()  # before the model is built, whose hooks it times

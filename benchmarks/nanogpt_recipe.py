@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""nanoGPT's recipe for tinyshakespeare on a CPU, in plain torch: the loss to compare ours with.
+"""Train nanoGPT's recipe for tinyshakespeare on a CPU in plain torch, to compare its loss.
 
     python benchmarks/nanogpt_recipe.py input.txt --minutes 15
 
 The recipe (README of https://github.com/karpathy/nanoGPT) has a GPT of 4 layers and 128 channels,
-random windows of 64 characters, 12 a batch, and 2,000 updates. With --minutes, as many updates
-as fit into the time, and the learning rate falls over all of them.
+random windows of 64 characters, 12 per batch, and 2,000 updates. With --minutes, there are as many
+updates as fit into the time, and the learning rate falls over all of them.
 
-The loss is in nats per character, over the whole validation text in windows side by side, as
-``fairseq-eval-lm`` has it, not over random windows as nanoGPT estimates it. It is the least of the
-losses after every 250 updates and after the last one.
+The loss is in nats per character, over the whole validation text in consecutive windows, as with
+``fairseq-eval-lm``, not over random windows as nanoGPT estimates it. It is the lowest of the losses
+after every 250 updates and after the last one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from norm_plugin.io.command_line import at_least
 LAYERS, DIM, HEADS, CONTEXT, BATCH = 4, 128, 4, 64, 12
 UPDATES, WARMUP, EVERY = 2000, 100, 250
 PEAK, LOWEST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
-TIMED = 100  # updates, to see how many fit into the time
+TIMED = 100  # updates that are timed to see how many fit
 
 
 class GPT(nn.Module):
-    """Learned positions, pre-norm layers with causal attention and GELU, a last norm, and the
-    embedding again as the output; no biases.
+    """A GPT without biases: learned positions, pre-norm layers with causal attention and GELU, a
+    final norm, and the embedding shared with the output.
     """
 
     def __init__(self, characters: int) -> None:
@@ -57,7 +57,7 @@ class GPT(nn.Module):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * LAYERS if into_residual else 1))
 
     def forward(self, text: Tensor) -> Tensor:
-        """Characters (B, T) to the scores of the next ones (B, T, characters)."""
+        """Return the scores of the next characters, (B, T, characters), for characters, (B, T)."""
         length = text.shape[1]
         x = self.characters(text) + self.positions.weight[:length]
         causal = nn.Transformer.generate_square_subsequent_mask(length)
@@ -66,13 +66,13 @@ class GPT(nn.Module):
         return F.linear(self.norm(x), self.characters.weight)
 
     def nats(self, windows: Tensor) -> Tensor:
-        """The sum of the losses of windows (B, T + 1)."""
+        """Return the sum of the losses of windows (B, T + 1)."""
         scores = self(windows[:, :-1]).flatten(0, 1)
         return F.cross_entropy(scores, windows[:, 1:].flatten(), reduction="sum")
 
 
 def read_text(path: Path) -> tuple[Tensor, Tensor, int]:
-    """The training text, 90 % of it, the validation text, and the number of characters."""
+    """Return the training text, 90 % of it, the validation text, and the number of characters."""
     text = path.read_text(encoding="utf-8")
     number = {character: index for index, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([number[character] for character in text])
@@ -81,7 +81,7 @@ def read_text(path: Path) -> tuple[Tensor, Tensor, int]:
 
 
 def learning_rate(update: int, updates: int) -> float:
-    """Linear warm-up to the peak, then half a cosine to the lowest value at the last update."""
+    """Return a linear warm-up to the peak, then half a cosine to the lowest value at the end."""
     if update < WARMUP:
         return PEAK * update / WARMUP
     progress = (update - WARMUP) / max(updates - WARMUP, 1)
@@ -90,7 +90,7 @@ def learning_rate(update: int, updates: int) -> float:
 
 @torch.no_grad()
 def validation_loss(model: GPT, text: Tensor) -> float:
-    """Nats a character over a whole text, in windows side by side."""
+    """Return the nats per character over a whole text, in consecutive windows."""
     windows = text.unfold(0, CONTEXT + 1, CONTEXT)
     total = sum(model.nats(batch).item() for batch in windows.split(100))
     rest = text[len(windows) * CONTEXT :]
@@ -100,7 +100,7 @@ def validation_loss(model: GPT, text: Tensor) -> float:
 
 
 def train(model: GPT, train_text: Tensor, valid_text: Tensor | None, updates: int) -> float:
-    """Train for some updates; returns the least loss on the validation text, infinite without."""
+    """Train for some updates; return the lowest validation loss, infinite without a text."""
     shrink = [p for p in model.parameters() if p.dim() >= 2]
     keep = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": shrink, "weight_decay": DECAY}, {"params": keep, "weight_decay": 0.0}]
@@ -121,10 +121,10 @@ def train(model: GPT, train_text: Tensor, valid_text: Tensor | None, updates: in
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; prints one line."""
+    """Run the command, and print one line."""
     parser = plain_parser(__doc__)
     parser.add_argument("text", type=Path, help="input.txt of tinyshakespeare")
-    parser.add_argument("--minutes", type=at_least(1), help="as many updates as fit")
+    parser.add_argument("--minutes", type=at_least(1), help="train as many updates as fit")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

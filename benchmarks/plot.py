@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Draw what `benchmarks/layers.py --growth` measured, and tell how the time grows.
+"""Draw the measurements of `benchmarks/layers.py --growth`, and report how the time grows.
 
     python benchmarks/plot.py --output growth.png     # needs matplotlib
     python benchmarks/plot.py --check                 # needs none
 
 The picture has the time of a layer, and its ratio to LayerNorm's, against rows and channels. The
-growth is the slope of the line through the logarithms of rows, from 1,024 on, and of time: 1 where
-the time is proportional to the rows. It may be a little less, as the time of the calls counts in
-small batches, and somewhat more: a batch that has left the caches may take five times as long a
+growth is the slope of the line through the logarithms of rows, from 1,024 on, and of time: 1 if the
+time is proportional to the rows. It may be a little less, because the time of the calls matters in
+small batches, and somewhat more: a batch that exceeds the caches may take five times as long per
 row, which over a factor of 64 in rows adds log 5 / log 64 = 0.39.
 """
 
@@ -28,16 +28,16 @@ from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import atomic_write
 
 PANELS = (("rows", "channels", 512), ("channels", "rows", 4096))
-"""What the columns of the picture show: an axis, and what is fixed."""
+"""The columns of the picture: an axis, and the fixed quantity."""
 QUANTITIES = {"p50_ms": "ms, forward and backward", "ratio": "ratio to LayerNorm"}
 FIRST_ROWS = 1024
 LEAST_SLOPE, MOST_SLOPE = 0.8, 1.4
 
 
 def series(rows: pd.DataFrame, against: str, fixed: str, value: int) -> dict[str, pd.DataFrame]:
-    """The training times of each norm and form by rows or channels, where the other is ``value``.
+    """Return the training times of each norm and form by rows or channels, the other fixed.
 
-    The names are such as ``powernorm variant=released, fused``.
+    Names are like ``powernorm variant=released, fused``.
     """
     training = rows[(rows["direction"] == BOTH) & (rows[fixed] == value)]
     setups = (training["norm"] + " " + training["options"]).str.strip()
@@ -46,7 +46,7 @@ def series(rows: pd.DataFrame, against: str, fixed: str, value: int) -> dict[str
 
 
 def slope(points: pd.DataFrame) -> float | None:
-    """The slope of log time over log rows; None with fewer than two sizes."""
+    """Return the slope of log time over log rows; None with fewer than two sizes."""
     points = points[points["rows"] >= FIRST_ROWS]
     if len(points) < 2:
         return None
@@ -55,7 +55,7 @@ def slope(points: pd.DataFrame) -> float | None:
 
 
 def misses(slopes: dict[str, float | None]) -> Iterator[str]:
-    """A line for each series whose time does not grow like the rows, or for a lack of data."""
+    """Yield a line for each series whose time does not grow like the rows, or without data."""
     if not any(value is not None for value in slopes.values()):
         yield "no growth measured; run python benchmarks/layers.py --growth"
     for name, value in slopes.items():
@@ -64,11 +64,11 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
 
 
 def draw(rows: pd.DataFrame, norms: Sequence[str] | None, output: Path) -> None:
-    """Write the picture, in the format of the ending.
+    """Write the picture, in the format of the file name's ending.
 
-    It has the fused forms of ``norms``, None for all, and torch's LayerNorm.
+    It has the fused forms of ``norms`` (None: all), and torch's LayerNorm.
     """
-    from matplotlib.figure import Figure  # the slopes need none
+    from matplotlib.figure import Figure  # not needed for the slopes
 
     fused = (rows["provider"] == "fused") & rows["norm"].isin(norms or rows["norm"])
     stock = (rows["provider"] == UNIT) & (rows["norm"] == "layernorm") & (rows["options"] == "")
@@ -92,7 +92,7 @@ def draw(rows: pd.DataFrame, norms: Sequence[str] | None, output: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; with --check the status is 1 where the time does not grow like the rows."""
+    """Run the command; with --check, return 1 if a time does not grow like the rows."""
     parser = plain_parser(__doc__)
     parser.add_argument(
         "--input",
@@ -102,11 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="default: benchmarks/results/layers.csv",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="the picture, .png or .svg")
-    parser.add_argument("--norms", nargs="+", metavar="NORM", help="to draw (default: all)")
+    parser.add_argument("--norms", nargs="+", metavar="NORM", help="norms to draw (default: all)")
     parser.add_argument(
         "--check",
         action="store_true",
-        help=f"exit with 1 where a slope is not from {LEAST_SLOPE} to {MOST_SLOPE}",
+        help=f"exit with 1 if a slope is not from {LEAST_SLOPE} to {MOST_SLOPE}",
     )
     args = parser.parse_args(argv)
     quiet()

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Measure the preparation of WMT14: pairs/s of tokenizing, BPE learning and BPE applying.
 
-The text is the real newstest2014 (English and German) over and over, with made-up compounds of
-its own words put in, so that the vocabulary grows as that of real text does: 0.25 new words a
-line make 2.2 million of them in 4.5 million pairs. Appends a row for each size to
-benchmarks/results/preparation.csv.
+The text is the real newstest2014 (English and German), repeated, with made-up compounds of its own
+words, so that the vocabulary grows like that of real text: 0.25 new words per line make 2.2 million
+of them in 4.5 million pairs. Appends one row per size to benchmarks/results/preparation.csv.
 
-The projection takes tokenizing and applying to grow with the pairs and to shrink with the cores,
-and counting and learning, which use one core, to grow with the pairs.
+The projection assumes that the time of tokenizing and applying grows with the pairs and falls with
+the cores, and that the time of counting and learning, which use one core, grows with the pairs.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ STEPS = ("tokenize", "learn", "apply")
 
 
 def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Iterator[str]:
-    """`count` lines, those of `lines` over and over, with `new_words` compounds a line."""
+    """Yield `count` lines by repeating `lines`, with `new_words` compounds per line."""
     draw = random.Random(seed)
     vocabulary = [word for line in lines for word in line.split() if word.isalpha()]
     for number in range(count):
@@ -70,7 +69,7 @@ def write_raw(raw: Path, pairs: int, new_words: float, folder: Path) -> dict[str
 
 
 def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]:
-    """Seconds of each step for a corpus of `pairs` pairs."""
+    """Return the seconds of each step for a corpus of `pairs` pairs."""
     corpus = replace(wmt14.CORPUS, files=plain_files({"train": "train"}))
     argv = ["--out", "out", "--merges", str(args.merges), "--workers", str(args.workers)]
     options = corpus.parse(make_parser(None), argv)
@@ -88,14 +87,14 @@ def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]
 
 
 def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) -> float:
-    """Minutes for the whole of WMT14 on `cores` cores."""
+    """Return the minutes for the whole of WMT14 on `cores` cores."""
     parallel = (seconds["tokenize"] + seconds["apply"]) * workers / cores
     return (parallel + seconds["learn"]) * WMT14_PAIRS / pairs / 60
 
 
 def row_of(pairs: int, seconds: dict[str, float], args: argparse.Namespace) -> dict[str, object]:
-    """A row of the results, which is printed too."""
-    # the most memory of this process so far, and of any one of its workers that has ended
+    """Return a row of the results, and print it."""
+    # the peak memory of this process, and the largest peak of its ended workers
     main_mib, worker_mib = (
         resource.getrusage(kind).ru_maxrss / 1024
         for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -125,7 +124,7 @@ def row_of(pairs: int, seconds: dict[str, float], args: argparse.Namespace) -> d
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; `argv` is sys.argv[1:]."""
+    """Parse the command line; `argv` is sys.argv[1:]."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -136,11 +135,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     sizes = [75_000, 150_000, 300_000]
     add("--pairs", type=at_least(1), nargs="+", default=sizes, metavar="N", help=shown)
     add("--merges", type=at_least(1), default=40_000, help=shown)
-    add("--new-words", type=float, default=0.25, metavar="P", help=f"a line ({shown})")
+    add("--new-words", type=float, default=0.25, metavar="P", help=f"new words per line ({shown})")
     cores = len(os.sched_getaffinity(0))
-    add("--workers", type=at_least(1), default=cores, help="default: one a core")
+    add("--workers", type=at_least(1), default=cores, help="default: one per core")
     output = ROOT / "benchmarks" / "results" / "preparation.csv"
-    help_of_output = "append to it (default: benchmarks/results/preparation.csv)"
+    help_of_output = "append rows to this file (default: benchmarks/results/preparation.csv)"
     add("--output", type=Path, default=output, metavar="FILE", help=help_of_output)
     add("--no-csv", action="store_true", help="print only")
     return parser.parse_args(argv)
@@ -151,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     rows = [row_of(pairs, measure(args.raw, pairs, args), args) for pairs in args.pairs]
     if not args.no_csv:
-        # Not before all is measured: this brings torch, whose memory would count too
+        # Only after the measurements: this imports torch, whose memory would count too
         from measuring.records import append, commit
 
         origin = {"date": date.today().isoformat(), "commit": commit()}

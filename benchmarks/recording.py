@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What --norm-record costs on a CPU: its share of training at EVERY=100, and the size of its file.
+"""Measure what --norm-record costs on a CPU: its share of training at EVERY=100, and its file size.
 
     python benchmarks/recording.py
     python benchmarks/recording.py --norms powernorm batchnorm --check
 
-The recipe is that of IWSLT14 De-En, on the batches of Multi30k unless --data says otherwise, with
-every norm recorded. Updates with and without a record are timed in turn.
+The hyperparameters are those of IWSLT14 De-En, on the batches of Multi30k unless --data is given,
+with every norm recorded. Updates with and without a record are timed in turn.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from training import RECIPES, Run, prepared_data
 
 EVERY = 100
 UPDATES = 90_000
-"""The number of updates of the recipe."""
-MOST_SHARE = 2.0  # percent of the time of training
+"""The number of updates of the training."""
+MOST_SHARE = 2.0  # percent of the training time
 MOST_MEGABYTES = 50.0
 WARMUP = 2
 DEFAULT = ("layernorm", "batchnorm", "powernorm")
 
 
 def recorder_of(run: Run, path: Path) -> Recorder:
-    """A recorder of every norm of ``run`` in every update."""
+    """Return a recorder of every norm of ``run`` in every update."""
     plan = replace(run.model.cfg.plan, record=RecordSettings(1, file=str(path)))
     return Recorder(run.model, plan, RecordFile(path, {}))
 
@@ -51,7 +51,7 @@ def recorder_of(run: Run, path: Path) -> Recorder:
 def with_recorder(
     run: Run, recorder: Recorder | None, update: Callable[[], None]
 ) -> Callable[[], None]:
-    """``update`` of ``run`` with this recorder in its trainer."""
+    """Return ``update`` of ``run`` with this recorder in its trainer."""
 
     def timed() -> None:
         run.trainer.norm_recorder = recorder
@@ -61,7 +61,7 @@ def with_recorder(
 
 
 def measure(setup: Setup, args: argparse.Namespace) -> Record:
-    """The row of ``setup``."""
+    """Return the row of ``setup``."""
     run = Run(setup, AUTO, args)
     path = Path(tempfile.mkdtemp()) / "record"
     recorder = recorder_of(run, path)
@@ -87,7 +87,7 @@ def measure(setup: Setup, args: argparse.Namespace) -> Record:
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
-    """A line for each target that is missed."""
+    """Yield a line for each missed target."""
     for row in rows:
         name = Setup(row["norm"], row["options"])
         if row["share_percent"] > MOST_SHARE:
@@ -97,14 +97,14 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv[1:]."""
+    """Parse the command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "recording.csv", "targets", "training")
     parser.set_defaults(norms=list(DEFAULT), recipe=RECIPES[0])
     return parse_benchmark(parser, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; with --check the status is 1 where a target is missed."""
+    """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
     prepare_process(args.threads)
     args.data = args.data or prepared_data()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What training costs with every norm, beside stock fairseq's Transformer with LayerNorm.
+"""Measure what training costs with every norm, compared with fairseq's Transformer with LayerNorm.
 
     NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
     python benchmarks/training.py --norms adanorm --kernels auto off compile --data DIR/bin
@@ -7,14 +7,14 @@
     python benchmarks/training.py --device cuda                 # into gpu_training.csv
 
 norm_transformer_iwslt_de_en with the norm and transformer_iwslt_de_en, both pre-norm and with all
-else of configs/iwslt14_de_en.yaml, or the models of another recipe, train in one process by
-fairseq's own trainer on the same batches, which hold up to 4,096 tokens of Multi30k: an update of
-one, an update of the other, and so on. The ratio is that of two updates on one batch; its quartiles
-are over the batches. The C library allocates as it does for a user.
+else from configs/iwslt14_de_en.yaml (or the models of another file), train in one process by
+fairseq's own trainer on the same batches, of up to 4,096 tokens of Multi30k: one update of each, in
+turn. The ratio is that of two updates on one batch; its quartiles are over the batches. The C
+library allocates memory as it does for a user.
 
-Memory is measured in a process for each model, in which freed blocks leave the process at once
-(mallopt): the most resident memory during a few updates, less what was resident before the model
-was built. On a GPU it is the most that torch has allocated there.
+Memory is measured in one process per model, in which freed blocks leave the process at once
+(mallopt): the peak resident memory during a few updates, minus that before the model was built. On
+a GPU it is the peak that torch has allocated.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from norm_plugin.norms import NORM_TYPES
 ROOT = Path(__file__).resolve().parents[1]
 MERGES = 10_000
 PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
-"""The folder that scripts/run_multi30k.sh uses too."""
+"""The folder that scripts/run_multi30k.sh also uses."""
 RECIPES = ("iwslt14_de_en", "multi30k_cpu")
 """A base Transformer and a tiny one."""
 STOCK = Setup("stock")
@@ -72,7 +72,7 @@ WARMUP = 1
 
 
 def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
-    """The command line of fairseq-train: a recipe with ``setup`` in its place.
+    """Return the command line of fairseq-train: a recipe with ``setup`` as its norm.
 
     Args:
         args: ``data``, a folder of binarized data; ``recipe``, of :data:`RECIPES`; ``quick``, for a
@@ -94,14 +94,14 @@ def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
 
 
 class Run:
-    """fairseq's trainer of ``setup`` on real batches, of which nothing is saved.
+    """fairseq's trainer of ``setup`` on real batches; nothing is saved.
 
     Args:
-        kernels: a word of ``--norm-kernels``.
+        kernels: a value of ``--norm-kernels``.
         args: as for :func:`training_argv`.
 
     Raises:
-        CommandError: ``args.data`` is no folder of binarized data.
+        CommandError: ``args.data`` is not a folder of binarized data.
     """
 
     def __init__(self, setup: Setup, kernels: str, args: argparse.Namespace) -> None:
@@ -117,15 +117,15 @@ class Run:
         self.trainer: Any = Trainer(self.cfg, self.task, self.model, criterion)
 
     def batches(self, number: int) -> list[Any]:
-        """The first ``number`` batches of the run."""
+        """Return the first ``number`` batches of the run."""
         return list(itertools.islice(train_batches(self.model, self.cfg, self.task), number))
 
     def updates(self, batches: Sequence[Any]) -> Callable[[], None]:
-        """A call that makes one update on the next batch: forward, backward, optimizer."""
+        """Return a call that makes one update on the next batch: forward, backward, optimizer."""
         turn = iter(batches)
 
         def update() -> None:
-            with metrics.aggregate(new_root=True):  # else fairseq adds up all that it logs
+            with metrics.aggregate(new_root=True):  # otherwise fairseq accumulates all that it logs
                 self.trainer.train_step([next(turn)])
             if not self.cfg.common.cpu:
                 torch.cuda.synchronize()  # what is queued belongs to this update
@@ -134,15 +134,15 @@ class Run:
 
 
 def training_setups() -> list[Setup]:
-    """Every norm as the recipe has it, powernorm past its warm-up, which no short run ends, and
-    what ``--norm-fused-dropout`` gives.
+    """Return every norm with the recipe's options, powernorm after its warm-up, which a short run
+    would not end, and a run with ``--norm-fused-dropout``.
     """
     more = [Setup("powernorm", "warmup_updates=0"), Setup("layernorm", "fused_dropout=on")]
     return [Setup(name) for name in NORM_TYPES] + more
 
 
 def prepared_data() -> Path:
-    """Multi30k, binarized: made where it is not there yet."""
+    """Return the folder of Multi30k, binarized; prepare it if missing."""
     raw = os.environ.get("NORM_DATA_DIR")
     command = [sys.executable, ROOT / "data-prep" / "multi30k.py"]
     command += ["--out", PREPARED, "--merges", MERGES]
@@ -156,7 +156,7 @@ def prepared_data() -> Path:
 def measure(
     setup: Setup, kernels: str, stock: Run, stock_peak: float | None, args: argparse.Namespace
 ) -> Record:
-    """The row of ``setup``, beside stock fairseq's run and its peak memory in MiB."""
+    """Return the row of ``setup``, given stock fairseq's run and its peak memory in MiB."""
     run = Run(setup, kernels, args)
     batches = stock.batches(WARMUP + args.updates)
     calls = {"stock": stock.updates(batches), "norm": run.updates(batches)}
@@ -180,7 +180,7 @@ def measure(
 
 
 def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | None:
-    """Peak memory in MiB, measured in another process; None with no updates for it."""
+    """Return the peak memory in MiB, measured in another process; None without updates for it."""
     if not args.memory_updates:
         return None
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -188,7 +188,7 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
 
 
 def measure_peak(setup: Setup, kernels: str, args: argparse.Namespace) -> float:
-    """What the other process does."""
+    """Return the peak memory in MiB of this process; the other process runs this."""
     prepare_process(args.threads, FUSED[args.device])
     return_freed_memory()
     before = memory_mib("VmRSS")
@@ -201,7 +201,7 @@ def measure_peak(setup: Setup, kernels: str, args: argparse.Namespace) -> float:
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
-    """A line for each target that the norms with their fused forms miss."""
+    """Yield a line for each target that the norms with their fused forms miss."""
     for row in rows:
         if row["kernels"] != AUTO:
             continue
@@ -215,7 +215,7 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv[1:]."""
+    """Parse the command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "training.csv", "targets", "training", "device")
     parser.add_argument(
         "--kernels",
@@ -233,13 +233,13 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         type=at_least(0),
         default=2,
         metavar="N",
-        help="during which memory is measured; 0: not at all (default: %(default)s)",
+        help="updates during which memory is measured; 0: not at all (default: %(default)s)",
     )
     return parse_benchmark(parser, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; with --check the status is 1 where a target is missed."""
+    """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
     prepare_process(args.threads, FUSED[args.device])
     args.data = args.data or prepared_data()

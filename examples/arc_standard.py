@@ -1,8 +1,8 @@
-"""The arc-standard system of moves (Nivre 2004), and the features of Chen and Manning 2014.
+"""The arc-standard transition system (Nivre 2004), and the features of Chen and Manning 2014.
 
-There is a stack, which begins with the root, and a buffer of words. SHIFT puts the next word on the
-stack. LEFT makes the top of the stack the head of the word below it, and RIGHT makes the word below
-the head of the top. The dependent leaves the stack.
+There is a stack, which starts with the root, and a buffer of words. SHIFT moves the next word to
+the stack. LEFT makes the top of the stack the head of the word below it, and RIGHT makes the word
+below the head of the top. The dependent leaves the stack.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treebank import Sentence
 
 SHIFT, LEFT, RIGHT = "shift", "left", "right"
 Move = tuple[str, str]
-"""What to do, and the label of the arc; a shift has none."""
+"""The kind of move, and the label of its arc; a shift has none."""
 NOTHING = -1
 """The word of an empty slot, such as the third word of a stack of two."""
 WORDS, ARCS = 18, 12
@@ -37,7 +37,7 @@ class State:
         return len(self.heads) == self.size
 
     def allows(self, kind: str) -> bool:
-        """Whether a move of this kind is possible. The root takes its last word at the end."""
+        """Return whether this kind of move is possible; the root takes its last word at the end."""
         if kind == SHIFT:
             return self.next <= self.size
         if kind == LEFT:
@@ -45,7 +45,7 @@ class State:
         return len(self.stack) > 2 or (len(self.stack) == 2 and self.next > self.size)
 
     def apply(self, move: Move) -> None:
-        """Do ``move``, which is possible."""
+        """Apply ``move``, which must be possible."""
         kind, label = move
         if kind == SHIFT:
             self.stack.append(self.next)
@@ -57,7 +57,7 @@ class State:
         self.children[head] = sorted([*self.children.get(head, []), dependent])
 
     def features(self) -> list[int]:
-        """The 18 words of Chen and Manning 2014, section 3.1; the last 12 are dependents."""
+        """Return the 18 words of Chen and Manning 2014, section 3.1; the last 12 are dependents."""
         s1, s2, s3 = [*reversed(self.stack[-3:]), *[NOTHING] * 3][:3]
         ahead = range(self.next, self.next + 3)
         words = [s1, s2, s3, *(word if word <= self.size else NOTHING for word in ahead)]
@@ -69,16 +69,16 @@ class State:
         return words
 
     def _side(self, word: int, side: int) -> tuple[int, int]:
-        """The two outermost children of ``word`` to its left (-1) or right (1)."""
+        """Return the two outermost children of ``word`` to its left (-1) or right (1)."""
         children = [child for child in self.children.get(word, []) if (child - word) * side > 0]
         first, second = [*children[::-side], NOTHING, NOTHING][:2]
         return first, second
 
 
 def oracle(sentence: Sentence) -> list[Move] | None:
-    """The moves that build the tree; None where it is not projective: no moves build it.
+    """Return the moves that build the tree; None if no moves build it, as it is not projective.
 
-    The same goes for a tree in which several words have the root as their head.
+    A tree in which several words have the root as their head has no moves, either.
     """
     state, moves = State(len(sentence.words) - 1), []
     waiting = [sentence.heads.count(word) for word in range(len(sentence.words))]

@@ -1,4 +1,4 @@
-"""A training that has diverged: its scores say nothing of a norm, and must not be averaged."""
+"""Diverged trainings: their scores say nothing about a norm, and must not be averaged."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import nn
 
 
 def check_finite(step: str, loss: float, model: nn.Module) -> None:
-    """Raise ValueError where the loss of a step, or a weight after it, is NaN or infinite.
+    """Raise ValueError if the loss of a step, or a weight after it, is NaN or infinite.
 
     Args:
-        step: for the message, such as ``epoch 3``.
+        step: its name for the message, such as ``epoch 3``.
     """
     if not math.isfinite(loss):
         what = f"the loss of {step} is {loss}"

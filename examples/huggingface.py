@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def new_model(name: str) -> Any:
-    """A small sequence classifier, with random weights."""
+    """Return a small sequence classifier, with random weights."""
     try:
         from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
@@ -45,7 +45,7 @@ def new_model(name: str) -> Any:
 
 
 def make_batch() -> dict[str, Tensor]:
-    """Tokens (B, T), attention mask (B, T) with 0 at padding, and labels (B,)."""
+    """Return tokens (B, T), the attention mask (B, T) with 0 at padding, and labels (B,)."""
     tokens = torch.randint(1, TYPES, (BATCH, LENGTH))
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1))
     mask = torch.arange(LENGTH) < lengths
@@ -56,7 +56,7 @@ def make_batch() -> dict[str, Tensor]:
 
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, batches: int = 8) -> float:
-    """The share of right answers on new sequences, in percent."""
+    """Return the share of right answers on new sequences, in percent."""
     model.eval()
     right = []
     for _ in range(batches):
@@ -66,7 +66,7 @@ def accuracy(model: torch.nn.Module, batches: int = 8) -> float:
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """The command line; returns the accuracy before and after training."""
+    """Run the command; return the accuracy before and after training."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -38,7 +38,7 @@ IMAGES, LABELS = 0x803, 0x801  # magic numbers of the IDX format: bytes, in 3 an
 
 
 class Network(nn.Module):
-    """Two convolutions and a linear layer, with the norm before the softmax, which the loss has."""
+    """Two convolutions and a linear layer, with the norm before the softmax, part of the loss."""
 
     def __init__(self, new_norm: Callable[[int], Norm]) -> None:
         super().__init__()
@@ -46,24 +46,24 @@ class Network(nn.Module):
         self.output, self.norm = nn.Linear(50 * 4 * 4, 10), new_norm(10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (N, 1, 28, 28) to the scores of the digits (N, 10)."""
+        """Return the scores of the digits, (N, 10), for images, (N, 1, 28, 28)."""
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)  # (N, 20, 12, 12)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (N, 50, 4, 4)
         return self.norm(self.output(x.flatten(1)))
 
 
 def read_idx(path: Path, magic: int) -> Tensor:
-    """The bytes of a gzipped IDX file, (N,) or (N, 28, 28)."""
+    """Return the bytes of a gzipped IDX file, (N,) or (N, 28, 28)."""
     content = gzip.decompress(path.read_bytes())
     if int.from_bytes(content[:4], "big") != magic:
-        raise ValueError(f"{path} is no IDX file of MNIST: it begins with {content[:4].hex()}")
+        raise ValueError(f"{path} is not an IDX file of MNIST: it begins with {content[:4].hex()}")
     sizes = [int.from_bytes(content[4 * i : 4 * i + 4], "big") for i in range(1, 1 + magic % 256)]
     values = bytearray(content[4 + 4 * len(sizes) :])
     return torch.frombuffer(values, dtype=torch.uint8).view(sizes)
 
 
 def read_mnist(folder: Path, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-    """Images (N, 1, 28, 28) and labels (N,) to train, validate and test with."""
+    """Return images (N, 1, 28, 28) and labels (N,) for training, validation and test."""
 
     def read(part: str) -> tuple[Tensor, Tensor]:
         images = read_idx(folder / f"{part}-images-idx3-ubyte.gz", IMAGES)
@@ -79,14 +79,14 @@ def read_mnist(folder: Path, generator: torch.Generator) -> list[tuple[Tensor, T
 
     if (folder / "train-images-idx3-ubyte.gz").exists():
         return [*split(*read("train"), FULL), read("t10k")]
-    print(f"{folder} has the test images only: they are split into train, valid and test")
+    print(f"{folder} has only the test images: they are split into train, valid and test")
     return split(*read("t10k"), TEST_ONLY)
 
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
 ) -> float:
-    """One pass over the training images in random order; the mean loss."""
+    """Make one pass over the training images in random order; return the mean loss."""
     model.train()
     losses = []
     for batch in torch.randperm(len(labels)).split(BATCH):
@@ -100,19 +100,19 @@ def train_epoch(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """The share of images with the right digit, in percent."""
+    """Return the share of images with the right digit, in percent."""
     model.eval()
     digits = torch.cat([model(part).argmax(dim=1) for part in images.split(1000)])
     return 100 * (digits == labels).float().mean().item()
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """The command line; returns the scores."""
+    """Run the command; return the scores."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=1, help="of split, weights and order")
+    parser.add_argument("--seed", type=int, default=1, help="seed of split, weights and order")
     parser.add_argument("--epochs", type=at_least(1), default=20, help="default: %(default)s")
     add_norm_arguments(parser)
     args = parser.parse_args(argv)

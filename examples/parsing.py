@@ -59,13 +59,13 @@ class Parser(nn.Module):
         self.output = nn.Linear(HIDDEN, len(self.moves))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (N, 48) to the scores of the moves (N, moves)."""
+        """Return the scores of the moves, (N, moves), for features, (N, 48)."""
         parts = features.split([WORDS, WORDS, ARCS], dim=1)
         x = torch.cat([embed(part).flatten(1) for embed, part in zip(self.embeddings, parts)], 1)
         return self.output(self.dropout(F.relu(self.norm(self.hidden(x)))))
 
     def features(self, state: State, tree: Sentence) -> list[int]:
-        """The numbers of 18 words, their 18 tags, and 12 labels of arcs."""
+        """Return the numbers of 18 words, their 18 tags, and 12 labels of arcs."""
         places = state.features()
         parts: list[tuple[dict[str, int], Any, list[int]]] = [
             *((self.words, tree.words, places), (self.tags, tree.tags, places)),
@@ -79,7 +79,7 @@ class Parser(nn.Module):
 
     @torch.no_grad()
     def parse(self, trees: Sequence[Sentence]) -> list[dict[int, int]]:
-        """The heads of each sentence. Of ``trees``, words and tags are read."""
+        """Return the heads of each sentence; only words and tags of ``trees`` are read."""
         self.eval()
         states = [State(len(tree.words) - 1) for tree in trees]
         while going := [(state, tree) for state, tree in zip(states, trees) if not state.done]:
@@ -90,7 +90,7 @@ class Parser(nn.Module):
 
 
 def examples(parser: Parser, gold: Iterable[tuple[Sentence, list[Move]]]) -> list[Tensor]:
-    """Features (N, 48) and the right moves (N,) of every state on the way to the trees."""
+    """Return features (N, 48) and the right moves (N,) of every state on the way to the trees."""
     numbers = {move: i for i, move in enumerate(parser.moves)}
     features, targets = [], []
     for tree, moves in gold:
@@ -103,11 +103,11 @@ def examples(parser: Parser, gold: Iterable[tuple[Sentence, list[Move]]]) -> lis
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """The command line; returns the scores."""
+    """Run the command; return the scores."""
     style = argparse.RawDescriptionHelpFormatter
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     flags.add_argument("--data", type=Path, required=True, metavar="DIR")
-    flags.add_argument("--seed", type=int, default=1, help="of weights, dropout and order")
+    flags.add_argument("--seed", type=int, default=1, help="seed of weights, dropout and order")
     flags.add_argument("--epochs", type=at_least(1), default=20, help="default: %(default)s")
     add_norm_arguments(flags)
     args = flags.parse_args(argv)
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     train, dev, test = (read_part(args.data, part) for part in ("train", "dev", "test"))
     gold = [(tree, moves) for tree in train if (moves := oracle(tree))]
     if not gold:
-        raise ValueError(f"{args.data}: not one of the trees to train on is projective")
+        raise ValueError(f"{args.data} has no projective tree, so there is nothing to train on")
     torch.manual_seed(args.seed)
     parser = Parser(train, [move for _, moves in gold for move in moves], new_norm)
     features, targets = examples(parser, gold)

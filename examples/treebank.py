@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = -1
 """The head of the root."""
 NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
-"""The number of a line that is no word: 3-4, two words in one token, and 3.1, an empty node."""
+"""The number of a line that is not a word: 3-4, two words in one token, or 3.1, an empty node."""
 
 
 @dataclass
 class Sentence:
-    """A tree. Position 0 is the root; head, label: of each word, of the root nothing."""
+    """A tree. Position 0 is the root; ``head`` and ``label`` are per word, unused for the root."""
 
     words: list[str]
     tags: list[str]
@@ -25,10 +25,11 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> list[Sentence]:
-    """The trees of a CoNLL-U file, gzipped or not. Lines with a number such as 3-4 are left out.
+    """Return the trees of a CoNLL-U file, gzipped or not. Lines with numbers like 3-4 are skipped.
 
-    Raises ValueError where the words of a sentence are not numbered 1, 2, 3 and so on, or their
-    heads form no tree.
+    Raises:
+        ValueError: the words of a sentence are not numbered 1, 2, 3 and so on, or their heads form
+            no tree.
     """
     sentences = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
@@ -51,9 +52,10 @@ def read_conllu(path: Path) -> list[Sentence]:
 
 
 def read_part(folder: Path, part: str) -> list[Sentence]:
-    """The trees of the one file of ``part`` in a folder, *train*.conllu or *train*.conllu.gz.
+    """Return the trees of ``part``'s file in a folder, *train*.conllu or *train*.conllu.gz.
 
-    Raises ValueError where there is no such file, or several.
+    Raises:
+        ValueError: there is no such file, or several.
     """
     paths = [*folder.glob(f"*{part}*.conllu"), *folder.glob(f"*{part}*.conllu.gz")]
     if len(paths) != 1:
@@ -73,15 +75,15 @@ def check_tree(heads: list[int], where: str) -> None:
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:
-    """A number for each word; 0 means that there is no word, and 1 an unknown one."""
+    """Return a number for each word; 0 means that there is no word, and 1 an unknown one."""
     return {word: i for i, word in enumerate(dict.fromkeys(["<none>", "<unknown>", *words]))}
 
 
 def uas(heads: Sequence[dict[int, int]], trees: Sequence[Sentence], punctuation: bool) -> float:
-    """The share of words that have the right head in ``heads``, in percent.
+    """Return the share of words that have the right head in ``heads``, in percent.
 
     Args:
-        heads: of each sentence, by the position of the word.
+        heads: for each sentence, by the position of the word.
         punctuation: count words tagged PUNCT too.
     """
     right = [

@@ -29,13 +29,13 @@ Lines = Iterator[str]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Normal numbers."""
+    """Return normal numbers."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def off(ours: Tensor, theirs: Tensor) -> str:
-    """The largest difference over the largest value."""
+    """Return the largest difference over the largest value."""
     return f"{float((ours - theirs).abs().max() / theirs.abs().max()):.1e}"
 
 
@@ -55,12 +55,12 @@ def equations() -> Lines:
 
 
 def no_mean(x: Tensor, _: int) -> Tensor:
-    """0 in the place of the mean of a channel."""
+    """Return 0, in place of the mean of a channel."""
     return torch.zeros_like(x[0])
 
 
 def gradient_of(x: Tensor) -> Tensor:
-    """The gradient of a leaf after a backward pass."""
+    """Return the gradient of a leaf after a backward pass."""
     assert x.grad is not None
     return x.grad
 
@@ -109,7 +109,7 @@ def uniqueness() -> Lines:
 
 
 def power_norm(variant: str, x: Tensor, upstream: Tensor, mask: Tensor | None = None) -> PowerNorm:
-    """PowerNorm after one forward and backward pass without warm-up; ``x.grad`` is its gradient.
+    """Return PowerNorm after one pass without warm-up; ``x.grad`` is its gradient.
 
     x, upstream: (T, B, C); mask: bool (B, T), True at padding.
     """
@@ -228,13 +228,13 @@ FINDINGS: dict[str, Callable[[], Lines]] = {
 
 
 def finding_lines(name: str) -> str:
-    """Markdown: the command of a finding, and what it prints."""
+    """Return Markdown: the command of a finding, and what it prints."""
     lines = "\n".join(FINDINGS[name]())
     return f"```text\n$ python tools/audit.py {name}\n{lines}\n```"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/audit.py",
         description=__doc__,
@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("finding", nargs="*", default=list(FINDINGS), metavar="FINDING")
     for name in parser.parse_args(argv).finding:
         if name not in FINDINGS:
-            parser.error(f"no finding {name}; choose from {', '.join(FINDINGS)}")
+            parser.error(f"there is no finding {name}; choose from {', '.join(FINDINGS)}")
         print("\n".join(FINDINGS[name]()))
     return 0
 

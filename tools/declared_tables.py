@@ -22,14 +22,14 @@ from norm_plugin.placements import (
     placement_class,
 )
 
-_CHANNELS, _HEADS = 960, 48  # of what is shown; no other size of its parameters is as large
+_CHANNELS, _HEADS = 960, 48  # no other size of a parameter is as large
 
 
 # ---- norms ----------------------------------------------------------------------------------
 
 
 def norms_table() -> str:
-    """Markdown: a row a norm."""
+    """Return Markdown: one row per norm."""
     rows = []
     for name in NORM_TYPES:
         spec = norm_spec(name)
@@ -52,7 +52,7 @@ def norms_table() -> str:
 
 
 def front_table(names: Sequence[str]) -> str:
-    """Markdown: name, formula and paper of the norms ``names``, and whether the paper was read."""
+    """Return Markdown: name, formula and paper of ``names``, and whether the paper was read."""
     specs = {name: norm_spec(name) for name in names}
     rows = [
         (f"`{name}`", f"`{spec.formula}`", spec.paper, _yes(spec.paper_read))
@@ -70,7 +70,7 @@ def _yes(value: bool) -> str:
 
 
 def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """``weight (C), eta (1)``; a counter, which is no statistic, is left out."""
+    """Return ``weight (C), eta (1)``; a counter, which is not a statistic, is omitted."""
     statistics = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point()]
     return ", ".join(f"{name} ({_shape(tensor) or '1'})" for name, tensor in statistics) or "none"
 
@@ -81,7 +81,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def options_table() -> str:
-    """Markdown: a row for each meaning of an option, with the norms that give it that meaning."""
+    """Return Markdown: one row per meaning of an option, with the norms that have this meaning."""
     rows = []
     for owners in declared_options().values():
         for meaning in dict.fromkeys(option.help for _, option in owners):
@@ -93,7 +93,7 @@ def options_table() -> str:
 
 
 def sites_table() -> str:
-    """Markdown: the flags that choose norms and their place."""
+    """Return Markdown: the flags that choose norms and their place."""
     return _table([(f"`{flag}`", text) for flag, text in site_flags()], "flag", "meaning")
 
 
@@ -107,11 +107,11 @@ def _defaults(owners: list[tuple[str, Option]]) -> str:
 # ---- placements -----------------------------------------------------------------------------
 
 FINAL_FOLDS = "in the encoder only, as an output projection can take no offset"
-LAYERS = 8  # of the stack that stands for any; enough for a placement that differs by layer
+LAYERS = 8  # in the stack that represents any; enough for placements that differ by layer
 
 
 def placements_table() -> str:
-    """Markdown: a row a placement."""
+    """Return Markdown: one row per placement."""
     rows = [
         (f"`{name}`", f"`{cls.equation}`", cls.paper, _yes(cls.paper_read))
         for name, cls in PLACEMENTS.items()
@@ -120,7 +120,7 @@ def placements_table() -> str:
 
 
 def placements_text() -> str:
-    """Markdown: a section a placement."""
+    """Return Markdown: one section per placement."""
     return "\n\n".join(_section(name) for name in PLACEMENTS)
 
 
@@ -140,12 +140,12 @@ def _section(name: str) -> str:
 
 
 def place(index: int) -> LayerPlace:
-    """A layer of a decoder of :data:`LAYERS`, which has every branch."""
+    """Return a layer of a decoder of :data:`LAYERS`, which has every branch."""
     return LayerPlace("decoder", index, LAYERS, LAYERS, _CHANNELS, BRANCHES, _HEADS)
 
 
 def each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
-    """The placement of each layer, and the numbers of the layers that have it."""
+    """Return the placement of each layer, and the numbers of the layers that have it."""
     layers: dict[type[Placement], list[int]] = {}
     for index in range(1, LAYERS + 1):
         layers.setdefault(cls.at(place(index)), []).append(index)
@@ -153,7 +153,7 @@ def each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
 
 
 def _norms(cls: type[Placement]) -> str:
-    """The norms of a layer and of its stack, as text."""
+    """Return the norms of a layer and of its stack, as text."""
     kinds = each_layer(cls)
     texts = []
     for kind, layers in kinds.items():
@@ -164,7 +164,7 @@ def _norms(cls: type[Placement]) -> str:
 
 
 def _by_branch(texts: dict[str, str]) -> str:
-    """``input, output``, or ``self, cross: input; ffn: inner`` where branches differ."""
+    """Return ``input, output``, or ``self, cross: input; ffn: inner`` if branches differ."""
     if len(set(texts.values())) == 1:
         return texts[BRANCHES[0]]
     groups = {
@@ -175,13 +175,13 @@ def _by_branch(texts: dict[str, str]) -> str:
 
 
 def _parameters(cls: type[Placement]) -> str:
-    """The parameters of a layer that are the placement's own."""
+    """Return the parameters of a layer that are the placement's own."""
     own = cls.at(place(1))(place(1)).named_parameters()
     return ", ".join(f"`{name}` ({_shape(value)})" for name, value in own) or "nothing"
 
 
 def _folds(cls: type[Placement]) -> str:
-    """What norms with running statistics fold, and why others do not."""
+    """Return which norms with running statistics can be folded, and why others cannot."""
     texts = {branch: _fold_of(cls, branch) for branch in BRANCHES}
     folds = [_by_branch(texts)] if any(texts.values()) else []
     if cls.final_norm:
@@ -191,7 +191,7 @@ def _folds(cls: type[Placement]) -> str:
 
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
-    """Say whether the norms of a branch fold: they do together or not at all."""
+    """Return whether the norms of a branch can be folded: all or none."""
     slots = [(kind, slot) for kind in each_layer(cls) for slot in kind.norms_of(branch)]
     stay = {
         f"no (the norm at {slot}: {reason})": None
@@ -205,7 +205,7 @@ def _fold_of(cls: type[Placement], branch: str) -> str:
 
 
 def patches_table() -> str:
-    """Markdown: a row for each function."""
+    """Return Markdown: one row per function."""
     rows = [
         (f"`{patch.path}`", " ".join((patch.around.__doc__ or "").split()), f"`{patch.test}`")
         for patch in patches.PATCHES

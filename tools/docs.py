@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Fill the generated blocks of README.md and docs/*.md.
 
-    python tools/docs.py             write them anew
-    python tools/docs.py --check     change nothing, exit 1 where one is stale
+    python tools/docs.py             write them
+    python tools/docs.py --check     change nothing, exit with 1 if one is stale
 
-A block is what stands between <!-- begin:NAME --> and <!-- end:NAME -->.
+A block is the text between <!-- begin:NAME --> and <!-- end:NAME -->.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-# whose rows are what the tables of speed show
+# for the rows of the speed tables
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from audit import finding_lines
@@ -56,13 +56,14 @@ ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"^<!-- (?:begin|end):.*", re.MULTILINE)
 BLOCK = re.compile(r"^(<!-- begin:(.+?) -->\n)(.*?)(^<!-- end:\2 -->)$", re.MULTILINE | re.DOTALL)
 Generators = dict[str, Callable[[str], str]]
-"""What writes a block: by its name, or for ``kind/...`` by ``kind/``, which gets the rest."""
+"""The function that writes a block: by its name, or for ``kind/...`` by ``kind/``."""
 
 
 def fill_docs(root: Path, check: bool) -> list[Path]:
-    """Write the blocks of the documentation in ``root`` anew, or only ``check``.
+    """Write the blocks of the documentation in ``root``, or only ``check`` them.
 
-    Returns the files that were stale: of README.md and docs/*.md.
+    Returns:
+        The stale files of README.md and docs/*.md.
     """
     stale = []
     blocks = generators(root)
@@ -77,9 +78,11 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
 
 
 def fill(text: str, generators: Generators) -> str:
-    """``text`` with every block written anew; what is outside the blocks stays as it is.
+    """Return ``text`` with every block written anew; text outside blocks does not change.
 
-    Raises CommandError for a marker without its other half, and KeyError for an unknown name.
+    Raises:
+        CommandError: a marker has no counterpart.
+        KeyError: the name of a block is unknown.
     """
 
     def written(block: re.Match[str]) -> str:
@@ -89,12 +92,12 @@ def fill(text: str, generators: Generators) -> str:
 
     markers, blocks = MARKER.findall(text), BLOCK.findall(text)
     if len(markers) != 2 * len(blocks):
-        raise CommandError(f"not each begin has its end, one after the other: {markers}")
+        raise CommandError(f"begin and end markers do not alternate: {markers}")
     return BLOCK.sub(written, text)
 
 
 def generators(root: Path) -> Generators:
-    """What fills the blocks of the documentation in ``root``."""
+    """Return the functions that fill the blocks of the documentation in ``root``."""
     results = root / "results"
     return {
         "results/": lambda name: score_table(read_results(results / name)),
@@ -128,7 +131,7 @@ def generators(root: Path) -> Generators:
 
 
 def inference_table(root: Path) -> str:
-    """Markdown: the simulated size, power and coverage of our tests; shares in percent."""
+    """Return Markdown: the simulated size, power and coverage of our tests, in percent."""
     table = pd.read_csv(root / "benchmarks" / "results" / "inference.csv").drop(columns="draws")
     shares = table.columns[3:]
     table[shares] = (100 * table[shares]).map("{:.1f}".format)
@@ -137,7 +140,7 @@ def inference_table(root: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/docs.py",
         description=__doc__,

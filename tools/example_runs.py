@@ -37,16 +37,16 @@ from papers import published_scores
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results") / "examples"
 SCORES = {"mnist": "test accuracy", "parsing": "test UAS"}
-"""The score of each example, of which papers.py has what Xu et al. 2019, Tables 1 to 4, report."""
+"""The score of each example; papers.py has the values of Xu et al. 2019, Tables 1 to 4."""
 TEST_TO_TRAIN = {"mnist": 2 / 7}
 """Test over training examples, if each seed splits the data: MNIST had no training images here."""
 SHARED = ("data", "command")
-"""What all runs of an example have in common; the command has NORM and SEED for those of a run."""
+"""What all runs of an example have in common; NORM and SEED stand for those of a run."""
 Run = dict[str, Any]
 
 
 def example_table(name: str, root: Path) -> str:
-    """Markdown: a row for each norm of example ``name`` that has runs, and where they come from."""
+    """Return Markdown: one row per norm of example ``name`` that has runs, and their origin."""
     score, published, ratio = SCORES[name], published_scores(name), TEST_TO_TRAIN.get(name, 0.0)
     runs = read_runs(root / RESULTS / name)
     if not runs:
@@ -68,9 +68,10 @@ def example_table(name: str, root: Path) -> str:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The results in ``folder``, in the order of the registry's norms and of their seeds.
+    """Return the results in ``folder``, in the order of the registry's norms and of their seeds.
 
-    Raises CommandError where two differ in data or command, since a table averages them.
+    Raises:
+        CommandError: two runs differ in data or command; the table averages over runs.
     """
     runs = [read_json(path) for path in folder.glob("*.json")]
     runs.sort(key=lambda run: (list(NORM_TYPES).index(run["norm"]), run["seed"]))
@@ -80,17 +81,17 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def check_shared(run: Run, first: Run, folder: Path) -> None:
-    """Raise CommandError where a run differs from the first one in ``folder``."""
+    """Raise CommandError if a run differs from the first one in ``folder``."""
     for key in SHARED:
         if run[key] != first[key]:
             raise CommandError(
                 f"the runs in {folder} have another {key}: {first[key]} of {first['norm']}, seed "
-                f"{first['seed']}, and {run[key]}; remove what is wrong, or choose another --out"
+                f"{first['seed']}, and {run[key]}; remove the wrong ones, or choose another --out"
             )
 
 
 def _origin(run: Run) -> str:
-    """The command, machine, versions and code that a run comes from."""
+    """Return the command, machine, versions and code that a run comes from."""
     threads, git, versions = run["machine"]["threads"], run["git"], run["versions"]
     commit = (git["commit"] or "unknown")[:7] + "+" * bool(git["dirty"])
     return (
@@ -100,7 +101,7 @@ def _origin(run: Run) -> str:
 
 
 def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> Run:
-    """One run, in this process. Raises ValueError where it diverges, or data is no data."""
+    """Return one run, in this process; ValueError if it diverges or the data is invalid."""
     example = importlib.import_module(args.example)
     argv = ["--data", str(args.data), "--norm-type", norm, "--seed", str(seed), *args.flags]
     start = time.perf_counter()
@@ -120,7 +121,7 @@ def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> 
 
 
 def checksum(folder: Path) -> str:
-    """SHA-256 of the names and the contents of the files in ``folder``."""
+    """Return the SHA-256 of the names and the contents of the files in ``folder``."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -128,7 +129,7 @@ def checksum(folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("example", choices=list(SCORES))
@@ -153,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     for run in read_runs(folder):
         check_shared(shared, run, folder)
-    # all norms have as many seeds, wherever it is stopped
+    # seed by seed, so that all norms have equally many seeds whenever it is stopped
     for seed, norm in product(args.seeds, args.norms or published_scores(args.example)):
         path = folder / result_name(norm, seed)
         if not path.exists():

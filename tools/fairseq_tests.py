@@ -4,11 +4,11 @@
     python tools/fairseq_tests.py CHECKOUT
     python tools/fairseq_tests.py CHECKOUT --norm-type powernorm --tests test_roberta
 
-CHECKOUT is a clone of https://github.com/facebookresearch/fairseq, which gives the tests; the
-fairseq under test is the installed one. Each test runs as it is, and again with norm_ in front of
-each architecture that has such a counterpart. A test that begins with another architecture, or has
-none, is not listed. Each runs in a process of its own. The exit status is 1 if a test passes with
-fairseq's architecture and fails with ours. fairseq's own ``transformer_xl`` needs a version of
+CHECKOUT is a clone of https://github.com/facebookresearch/fairseq, which provides the tests; the
+fairseq under test is the installed one. Each test runs unchanged, and again with norm_ in front of
+each architecture that has such a counterpart. A test whose first architecture has none is not
+listed. Each runs in a process of its own. The exit status is 1 if a test passes with fairseq's
+architecture and fails with ours. fairseq's own ``transformer_xl`` needs a version of
 ``transformers`` that still has that model, so its test fails with current ones.
 """
 
@@ -61,12 +61,12 @@ REPLACED: Mapping[str, Mapping[str, str]] = {
     "roberta": {},
     "transformer_xl": {"--n-layer": "--decoder-layers"},
 }
-"""fairseq's models whose architectures have counterparts, and the flags of ours by those of theirs.
+"""fairseq's models whose architectures have counterparts, with our flags for each of their flags.
 """
 
 
 class Outcome(NamedTuple):
-    """What a test came to.
+    """The outcome of a test.
 
     Attributes:
         result: passed, failed or skipped.
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 def has_counterpart(name: str) -> bool:
-    """Whether norm_NAME is fairseq's NAME with other norms, and not another model."""
+    """Return whether norm_NAME is fairseq's NAME with other norms, and not another model."""
     return ARCH_MODEL_NAME_REGISTRY.get(name) in REPLACED and f"norm_{name}" in ARCH_MODEL_REGISTRY
 
 
@@ -117,9 +117,9 @@ class Substitution(contextlib.ExitStack):
         return wrapper
 
     def command(self, argv: list[str]) -> list[str]:
-        """A command line of fairseq with our architecture, if it has one, and with a user dir.
+        """Return a fairseq command line with our architecture, if it has one, and a user dir.
 
-        A user dir of the test itself stays the only one; ours has been imported.
+        The test's own user dir, if any, is kept; ours is already imported.
         """
         for place, (flag, name) in enumerate(itertools.pairwise(argv)):
             if flag not in ("--arch", "-a"):
@@ -142,7 +142,7 @@ class Substitution(contextlib.ExitStack):
 
             @classmethod
             def build_model(cls, args: Any, task: Any) -> Any:
-                """fairseq's tests give no norm."""
+                """Add the norm, which fairseq's tests do not give."""
                 substitution.replaced.append("TransformerModel")
                 args.norm_type = substitution.norm
                 return NormTransformerModel.build_model(args, task)
@@ -151,7 +151,7 @@ class Substitution(contextlib.ExitStack):
 
 
 def tests_of(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """Each test of a suite, which may contain suites."""
+    """Yield each test of a suite, which may contain suites."""
     for part in suite:
         if isinstance(part, unittest.TestSuite):
             yield from tests_of(part)
@@ -196,7 +196,7 @@ def _run_here(test: unittest.TestCase, substitution: Substitution | None, to: Co
 
 
 def load(checkout: Path, names: Sequence[str]) -> list[Any]:
-    """The modules of tests of those names that the checkout has."""
+    """Return the modules of tests of those names that the checkout has."""
     if not (checkout / "tests" / "test_binaries.py").is_file():
         raise CommandError(
             f"{checkout} has no tests/test_binaries.py; give a clone of "
@@ -212,7 +212,7 @@ def load(checkout: Path, names: Sequence[str]) -> list[Any]:
 
 
 def compare(modules: Sequence[Any], norm: str, only: str) -> list[tuple[str, Outcome, Outcome]]:
-    """Each test in which an architecture was replaced: its name, fairseq's outcome and ours."""
+    """Return each test with a replaced architecture: its name, fairseq's outcome and ours."""
     rows = []
     for module in modules:
         for test in tests_of(unittest.defaultTestLoader.loadTestsFromModule(module)):
@@ -234,7 +234,7 @@ def compare(modules: Sequence[Any], norm: str, only: str) -> list[tuple[str, Out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/fairseq_tests.py",
         description=__doc__,

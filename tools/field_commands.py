@@ -5,10 +5,10 @@
     python tools/field_commands.py --only translation --stock
 
 Each row of field_commands.yaml is a published command line of fairseq-train, with norm_ in front of
-its architecture, and what follows the training. Flags that only set the size are overridden: a
-tiny model does a few updates on a CPU, where --memory-efficient-fp16 takes the place of --fp16,
-which needs a GPU. --stock also runs each row with fairseq's own architecture. Prints what passed
-and what failed; the exit status is 1 if a row fails that does not fail in fairseq too.
+its architecture, and the commands after the training. Flags that only set the size are overridden:
+a tiny model makes a few updates on a CPU, where --memory-efficient-fp16 replaces --fp16, which
+needs a GPU. --stock also runs each row with fairseq's own architecture. Prints what passed and what
+failed; the exit status is 1 if a row fails that does not fail in fairseq too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SMALL = {
     "labels": [*_size("encoder"), "--max-positions", "64", "--max-tokens", "512"],
     "choices": [*_size("encoder"), "--max-positions", "64"],
 }
-"""By the kind of corpus, the flags that make a model and its batches small."""
+"""The flags that make a model and its batches small, by the kind of corpus."""
 UPDATES = 4
 BRIEF = (
     "--update-freq",
@@ -83,11 +83,11 @@ class Row:
     short: bool = False
 
     def followed_by(self) -> list[tuple[str, list[str]]]:
-        """What follows the training: the command and its flags."""
+        """Return the commands that follow the training, each with its flags."""
         return [(step, []) if isinstance(step, str) else (step[0], step[1:]) for step in self.then]
 
     def flags(self, stock: bool) -> list[str]:
-        """The flags of fairseq-train, without the corpus and the folder."""
+        """Return the flags of fairseq-train, without the corpus and the folder."""
         words = [HALF if word == "--fp16" else word for word in shlex.split(self.train)]
         place = next(i for i, word in enumerate(words) if word in ("--arch", "-a")) + 1
         arch = words[place]
@@ -100,12 +100,12 @@ class Row:
 
 
 def read_rows() -> list[Row]:
-    """The rows of field_commands.yaml, in its order."""
+    """Return the rows of field_commands.yaml, in its order."""
     return [Row(name, **values) for name, values in yaml.safe_load(read_text(TABLE)).items()]
 
 
 def table() -> str:
-    """Markdown: the rows, for the documentation."""
+    """Return Markdown: the rows, for the documentation."""
     rows = [
         {
             "command": row.name,
@@ -125,7 +125,7 @@ class RowError(Exception):
 
 @dataclass
 class Corpora:
-    """The corpora of all kinds, made from the toy corpus when they are first needed.
+    """The corpora of all kinds, made from the toy corpus when first needed.
 
     Attributes:
         folder: an empty folder.
@@ -137,7 +137,7 @@ class Corpora:
     made: dict[str, Path] = field(default_factory=dict)
 
     def get(self, kind: str) -> Path:
-        """The binarized corpus of a kind."""
+        """Return the binarized corpus of a kind."""
         if kind not in self.made:
             self.made[kind] = getattr(self, f"_{kind}")()
         return self.made[kind]
@@ -207,7 +207,7 @@ class Corpora:
 
 
 def _checked(result: subprocess.CompletedProcess[str]) -> str:
-    """What a command has printed; raises :class:`RowError` if it failed."""
+    """Return what a command has printed; raises :class:`RowError` if it failed."""
     if result.returncode:
         lines = (result.stdout + result.stderr).strip().splitlines()
         raise RowError(f"{shlex.join(map(str, result.args))[-200:]}: " + " / ".join(lines[-3:]))
@@ -215,7 +215,7 @@ def _checked(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def run_row(row: Row, corpora: Corpora, folder: Path, start: Start, stock: bool = False) -> None:
-    """Run the training of a row, and what follows it; raises :class:`RowError`."""
+    """Run the training of a row and the commands after it; raise :class:`RowError` on failure."""
     data = corpora.get(row.data)
     user_dir = _user_dir(row, folder, stock)
     ours = ("--user-dir", user_dir) if user_dir else ()
@@ -253,7 +253,7 @@ def run_row(row: Row, corpora: Corpora, folder: Path, start: Start, stock: bool 
                 write_text(script, plugin + HUB.format(path=str(path), data=str(data)))
                 _checked(start(script))
             case _:
-                raise CommandError(f"{row.name}: {step} is no step; choose from those of run_row")
+                raise CommandError(f"{row.name}: the step {step} is unknown; see run_row")
 
 
 HUB = """
@@ -263,11 +263,11 @@ path = Path({path!r})
 loaded = hub_utils.from_pretrained(str(path.parent), path.name, {data!r})
 assert len(loaded["models"]) == 1
 """
-"""``from_pretrained`` of whatever model a checkpoint has."""
+"""``from_pretrained`` for any model of a checkpoint."""
 
 
 def _task_flags(row: Row) -> list[str]:
-    """What fairseq-validate has to be told of the task: it reads the rest from the checkpoint."""
+    """Return the task flags of fairseq-validate, which reads the others from the checkpoint."""
     words = shlex.split(row.train)
     given = {"--task": "translation", "--max-tokens": "512", **dict([ANY_NUMBER])}
     for flag in ("--task", "--criterion"):
@@ -277,7 +277,7 @@ def _task_flags(row: Row) -> list[str]:
 
 
 def _user_dir(row: Row, folder: Path, stock: bool) -> Path | None:
-    """What ``--user-dir`` is: ours, one with the code of the example beside ours, or neither."""
+    """Return the ``--user-dir``: ours, one that imports the example's code too, or none."""
     if not row.example:
         return None if stock else PLUGIN
     package, _, module = row.example.rpartition(".")
@@ -290,7 +290,7 @@ def _user_dir(row: Row, folder: Path, stock: bool) -> Path | None:
 
 
 def run_rows(rows: Iterable[Row], start: Start, stock: bool) -> bool:
-    """Run rows in a temporary folder, and print what each comes to; whether all is well."""
+    """Run rows in a temporary folder, and print the outcome of each; return whether all is well."""
     well = True
     with tempfile.TemporaryDirectory() as work:
         corpora = Corpora(Path(work) / "corpora", start)
@@ -329,7 +329,7 @@ def start_fresh(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/field_commands.py",
         description=__doc__,

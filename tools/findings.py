@@ -38,7 +38,7 @@ RESULTS = {
     "adanorm_sst5": "sst5",
     "warmup": "warmup/multi30k_cpu",
 }
-"""The folder of a study's results, where it has not the name of the study."""
+"""The folder of a study's results, if it does not have the name of the study."""
 CORPORA = {
     "characters": "characters",
     "characters_tuned_short": "characters, own rates",
@@ -56,9 +56,9 @@ CORPORA = {
 
 
 class Effect(NamedTuple):
-    """A comparison: ``arm`` minus ``baseline``, under pre-norm where they name no placement.
+    """A comparison, ``arm`` minus ``baseline``; pre-norm if they name no placement.
 
-    One that is ``off_scale`` would flatten the figure: it is in the table alone.
+    One that is ``off_scale`` would flatten the figure, so it is only in the table.
     """
 
     study: str
@@ -69,7 +69,7 @@ class Effect(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Arm and baseline as the study names them, with their placement."""
+        """The names of arm and baseline in the study, with their placement."""
         arm, baseline = (
             name if ", " in name else f"{name}, pre" for name in (self.arm, self.baseline)
         )
@@ -81,14 +81,14 @@ def effects(
     *pairs: tuple[str, str],
     outcomes: Sequence[str] = (SCORE,),
 ) -> list[Effect]:
-    """The effects of the pairs in several studies and outcomes."""
+    """Return the effects of the pairs in several studies and outcomes."""
     return [
         Effect(study, *pair, outcome) for outcome in outcomes for pair in pairs for study in studies
     ]
 
 
 def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:
-    """Each norm minus LayerNorm."""
+    """Return each norm minus LayerNorm."""
     return [Effect(study, norm + placement, "layernorm" + placement) for norm in norms]
 
 
@@ -98,7 +98,7 @@ POWERNORM_PARTS = (
     ("powernorm-v", "batchnorm"),
     ("powernorm", "powernorm-v"),
 )
-"""Arms with and without a part of PowerNorm: layer-scale, the divisor, running statistics."""
+"""Arms with and without a part of PowerNorm: pre-scaling, divisor, running statistics."""
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
@@ -177,18 +177,18 @@ TESTED = ["difference", "difference_low", "difference_high", "p_holm"]
 
 
 def read_named(study: str, results: Path) -> Study:
-    """A study with its declarations, from the committed results."""
+    """Return a study with its declarations, from the committed results."""
     file = read_study_file(study_path(study))
     return read_study([results / RESULTS.get(study, study)], file=file)
 
 
 def declared_table(study: str, results: Path) -> str:
-    """Markdown: what a study declares, with what its runs give, as in its report."""
+    """Return Markdown: what a study declares, with its results, as in its report."""
     return table_markdown(tables_of(read_named(study, results))["primary"])
 
 
 def declared_tests(study: Study, outcome: str) -> pd.DataFrame:
-    """The declared pairs as one family, also by an outcome that the study does not name."""
+    """Return the declared pairs as one family, also by an outcome that the study does not name."""
     pairs = [
         (each.arm, each.baseline)
         for each in study.primary
@@ -198,9 +198,9 @@ def declared_tests(study: Study, outcome: str) -> pd.DataFrame:
 
 
 def finding_table(name: str, results: Path) -> str:
-    """Markdown: a row for each comparison of a finding, as :func:`measured` has it.
+    """Return Markdown: one row per comparison of a finding, as in :func:`measured`.
 
-    A verdict on a comparison that was not declared before its runs says that it is exploratory.
+    The verdict on a comparison that was not declared before its runs is marked as exploratory.
     """
     rows = measured(results).loc[[name]]
     table = rows[["corpus", "title", "n", "mean", "95 % interval", "p (Holm)", "verdict"]]
@@ -213,7 +213,7 @@ def finding_table(name: str, results: Path) -> str:
 
 
 def finding_block(name: str, results: Path) -> str:
-    """Markdown: the figure of a finding, what it leaves out, and its table."""
+    """Return Markdown: the figure of a finding, what it omits, and its table."""
     figure = f"![Differences and their 95 % intervals](findings/{name}.svg)"
     missing = [f"`{each.arm}` minus `{each.baseline}`" for each in FINDINGS[name] if each.off_scale]
     note = f"Not in the figure, because off its scale: {', '.join(missing)}.\n\n" if missing else ""
@@ -222,10 +222,13 @@ def finding_block(name: str, results: Path) -> str:
 
 @cache
 def measured(results: Path) -> pd.DataFrame:
-    """All comparisons, as :func:`compare_arms` has them, indexed by the name of their finding.
+    """Return all comparisons of :func:`compare_arms`, indexed by the name of their finding.
 
     p is corrected within a family: the declared pairs of an outcome, or all others of the study's
-    report and of this page. Raises KeyError for an arm without runs.
+    report and of this page.
+
+    Raises:
+        KeyError: an arm has no runs.
     """
     found = [each for group in FINDINGS.values() for each in group]
     rows: dict[Effect, dict[str, Any]] = {}
@@ -262,9 +265,9 @@ def measured(results: Path) -> pd.DataFrame:
 
 
 def finding_figure(name: str, results: Path) -> Figure:
-    """A forest plot: a panel for each outcome, a row for each comparison, a dot for each seed.
+    """Return a forest plot: a panel per outcome, a row per comparison, a dot per seed.
 
-    A mark is filled where the verdict is not undecided.
+    A mark is filled if the verdict is not undecided.
     """
     rows = measured(results).loc[[name]]
     data = rows[~rows["off_scale"]]
@@ -311,14 +314,14 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def figure_text(name: str, results: Path) -> str:
-    """A file of SVG whose description is the table, so that a stale figure is found."""
+    """Return an SVG file whose description is the table, so that a stale figure is found."""
     svg = finding_figure(name, results).standalone
     opening, end, rest = svg.partition(">")
     return f"{opening}{end}\n<desc>\n{escape(finding_table(name, results))}\n</desc>{rest}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/findings.py",
         description=__doc__,

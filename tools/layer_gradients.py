@@ -14,9 +14,9 @@ GRADIENT = "fc2.weight_gradient_norm"
 
 
 def layer_gradients_table(folder: Path) -> str:
-    """Markdown: a row for each placement, means over its seeds.
+    """Return Markdown: one row per placement, means over its seeds.
 
-    A gradient is the norm of that of the second FFN matrix, in the first or last recorded update.
+    A gradient is that of the second FFN matrix, as a norm, in the first or last recorded update.
     """
     runs = read_results(folder)
     runs = runs.assign(arm=runs["placement"])

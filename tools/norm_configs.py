@@ -1,11 +1,10 @@
-"""The hydra groups ``norm`` and ``placement``: a file for each, made from its declaration.
+"""The hydra groups ``norm`` and ``placement``: one file per name, made from its declaration.
 
-    python tools/norm_configs.py            write configs/norm/ and configs/placement/ anew
-    python tools/norm_configs.py --check    change nothing, exit 1 if a file is stale
+    python tools/norm_configs.py            write configs/norm/ and configs/placement/
+    python tools/norm_configs.py --check    change nothing, exit with 1 if a file is stale
 
-The file of a norm lists every option of it, and ``norm_init`` and the like: hydra overrides only
-keys that exist, as in ``norm=powernorm model.norm_alpha_fwd=0.95``. A null leaves an option at its
-default.
+The file of a norm lists all of its options, ``norm_init`` and the like: hydra overrides only keys
+that exist, as in ``norm=powernorm model.norm_alpha_fwd=0.95``. With null an option has its default.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEAD = """# @package model
 
 
 def norm_config(name: str) -> str:
-    """The file of a norm: its name, and a null for each of its options and of the model's own."""
+    """Return the file of a norm: its name, and null for each of its options and of the model's."""
     spec = norm_spec(name)
     text = HEAD.format(formula=spec.formula, key="norm_type", name=name)
     lines = [f"norm_{option.name}: null  # {option.default}\n" for option in spec.options]
@@ -43,7 +42,7 @@ def norm_config(name: str) -> str:
 
 
 def placement_config(name: str) -> str:
-    """The file of a placement."""
+    """Return the file of a placement."""
     equation = placement_class(name).equation
     return HEAD.format(formula=equation, key="norm_placement", name=name)
 
@@ -56,9 +55,9 @@ GROUPS: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
 
 
 def stale_configs(configs: Path) -> dict[Path, str]:
-    """The stale files of the groups in ``configs``, with the text that they should hold.
+    """Return the stale files of the groups in ``configs``, with their correct text.
 
-    An empty text stands for the file of a norm or placement that no longer exists.
+    An empty text means that the norm or placement no longer exists.
     """
     wanted = {}
     for group, (names, text) in GROUPS.items():
@@ -72,14 +71,14 @@ def stale_configs(configs: Path) -> dict[Path, str]:
 
 
 def write_configs(stale: dict[Path, str]) -> None:
-    """Write what :func:`stale_configs` gave, each file whole or not at all."""
+    """Write the files that :func:`stale_configs` returned, each atomically."""
     for path, text in stale.items():
         path.parent.mkdir(exist_ok=True)
         write_text(path, text) if text else path.unlink()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when stale")

@@ -3,7 +3,7 @@
 ``paper_rows.yaml`` has the rows of each paper. A row has ``what`` (a figure, a table, a lemma),
 ``says`` in our words, and one of
 
-    verdict     where nothing is measured: one of VERDICTS
+    verdict     one of VERDICTS, if nothing is measured
     compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
     theory      rows of a claim of docs/theory.md: {claim, where, n}
     recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
@@ -79,18 +79,18 @@ class Measured(NamedTuple):
 
 @cache
 def declared_rows() -> dict[str, list[dict[str, Any]]]:
-    """The rows of each paper as ``paper_rows.yaml`` has them."""
+    """Return the rows of each paper as ``paper_rows.yaml`` has them."""
     rows: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text("utf-8"))
     return rows
 
 
 def paper_table(paper: str, results: Path) -> str:
-    """Markdown: a row for each statement of a paper."""
+    """Return Markdown: one row per statement of a paper."""
     return markdown(pd.DataFrame(judged(paper, results)))
 
 
 def verdict_counts(results: Path) -> str:
-    """Markdown: the verdicts with their meaning, and how often each paper has them."""
+    """Return Markdown: the verdicts with their meaning, and how often each paper has them."""
     counts: dict[str, dict[str, str]] = {}
     for paper, title in TITLES.items():
         verdicts = [row["verdict"] for row in judged(paper, results)]
@@ -102,9 +102,10 @@ def verdict_counts(results: Path) -> str:
 
 @cache
 def judged(paper: str, results: Path) -> list[dict[str, str]]:
-    """The rows of a paper with their measurements and verdicts.
+    """Return the rows of a paper with their measurements and verdicts.
 
-    Raises CommandError for a row without evidence or verdict, or with an unknown verdict.
+    Raises:
+        CommandError: a row has no evidence and no verdict, or an unknown verdict.
     """
     rows = []
     for row in declared_rows()[paper]:
@@ -121,7 +122,7 @@ def judged(paper: str, results: Path) -> list[dict[str, str]]:
 
 
 def measured(row: Declared, results: Path) -> Measured:
-    """What was measured for a row, by the kind of its evidence."""
+    """Return what was measured for a row, by the kind of its evidence."""
     for kind, of_kind in KINDS.items():
         if kind in row:
             return of_kind(row[kind], results)
@@ -132,7 +133,7 @@ def measured(row: Declared, results: Path) -> Measured:
 
 
 def of_comparison(evidence: Declared, results: Path) -> Measured:
-    """Two arms of a study; the outcome is the score where none is named."""
+    """Return the comparison of two arms of a study; the default outcome is the score."""
     tests = comparisons(evidence["study"], evidence.get("outcome", SCORE), results)
     test = tests.loc[arms_of(evidence)]
     verdict, decided, note = test["verdict"], "", ""
@@ -148,7 +149,7 @@ def of_comparison(evidence: Declared, results: Path) -> Measured:
 
 
 def arms_of(evidence: Declared) -> tuple[str, str]:
-    """Arm and baseline with their placement, pre-norm where none is named."""
+    """Return arm and baseline with their placement; the default is pre-norm."""
     arm, baseline = (
         name if ", " in name else f"{name}, pre" for name in (evidence["arm"], evidence["baseline"])
     )
@@ -157,13 +158,13 @@ def arms_of(evidence: Declared) -> tuple[str, str]:
 
 @cache
 def study_named(name: str, results: Path) -> Study:
-    """A study, read once for all its rows."""
+    """Return a study, read once for all its rows."""
     return read_named(name, results)
 
 
 @cache
 def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
-    """The comparisons of one study and outcome, by arm and baseline.
+    """Return the comparisons of one study and outcome, by arm and baseline.
 
     The declared pairs are one family of Holm's correction; all others of the study's report and of
     docs/papers.md are another one.
@@ -199,7 +200,7 @@ def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
 
 
 def judge(evidence: Declared, decided: str, low: float, high: float) -> str:
-    """The verdict on a claim, from the decided direction of a difference and its interval."""
+    """Return the verdict on a claim, given the decided direction and interval of a difference."""
     margin = evidence.get("margin")
     if margin is not None and -margin < low and high < margin:
         return REPRODUCED if evidence["claim"] == SAME else NOT_SEEN
@@ -209,12 +210,12 @@ def judge(evidence: Declared, decided: str, low: float, high: float) -> str:
 
 
 def by_interval(low: float, high: float) -> str:
-    """The direction that an interval decides; empty if it holds 0 or is not defined."""
+    """Return the direction that an interval decides; empty if it contains 0 or is undefined."""
     return UP if low > 0 else DOWN if high < 0 else ""
 
 
 def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> Measured:
-    """The mean over seeds of a difference, with its interval; no correction."""
+    """Return the mean over seeds of a difference, with its interval; no correction."""
     sample = describe(list(values))
     low, high = sample.interval
     interval = "-" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
@@ -226,7 +227,7 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
 
 
 def of_theory(evidence: Declared, results: Path) -> Measured:
-    """The rows of verdicts of a claim in docs/theory.md; ``where`` selects by column."""
+    """Return the rows of verdicts of a claim in docs/theory.md; ``where`` selects by column."""
     name, folder = evidence["claim"], results / "theory"
     if not (folder / f"{name}.csv").is_file():
         return Measured(verdict=NOT_RUN)
@@ -239,7 +240,7 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
         if all(_selects(key, value, str(row.get(key))) for key, value in where.items())
     ]
     if not rows:
-        raise CommandError(f"results/theory/{name}.csv gives no row of verdicts where {where}")
+        raise CommandError(f"results/theory/{name}.csv has no row of verdicts where {where}")
     holds = Counter(row["holds"] for row in rows)
     stated = holds["yes"] + holds["no"]
     verdict = PARTLY if holds["yes"] and holds["no"] else CONTRADICTED
@@ -253,19 +254,19 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
 
 
 def _selects(key: str, wanted: str, found: str) -> bool:
-    """Whether a row is meant: what is stated begins as wanted, any other column is equal."""
+    """Return whether a row is selected: ``stated`` by its start, other columns by equality."""
     return found.startswith(wanted) if key == "stated" else found == wanted
 
 
 @cache
 def runs_by_norm(folder: Path) -> pd.DataFrame:
-    """The runs of a folder, with the norm and its options as the arm."""
+    """Return the runs of a folder, with the norm and its options as the arm."""
     runs = read_study([folder]).runs
     return runs.assign(arm=runs["norm"])
 
 
 def of_record(evidence: Declared, results: Path) -> Measured:
-    """A statistic at the first norm, by seed."""
+    """Return a statistic at the first norm, by seed."""
     runs = runs_by_norm(results / evidence["folder"])
     parts = first_norm_tenths(runs, evidence["figure"], evidence["value"], evidence["norm"])
     values = parts["last tenth"] - parts["second tenth"]
@@ -277,7 +278,7 @@ def of_record(evidence: Declared, results: Path) -> Measured:
 
 
 def of_spectrum(evidence: Declared, results: Path) -> Measured:
-    """The difference of two arms in the mean of the singular values over the largest one."""
+    """Return the difference of two arms in the mean of the singular values over the largest one."""
     study = study_named(evidence["study"], results)
     arm, baseline = (mean_decay(study, name) for name in arms_of(evidence))
     shared = sorted(set(arm) & set(baseline))
@@ -285,7 +286,7 @@ def of_spectrum(evidence: Declared, results: Path) -> Measured:
 
 
 def mean_decay(study: Study, arm: str) -> dict[int, float]:
-    """The mean normalized singular value of the shared embedding, by seed."""
+    """Return the mean normalized singular value of the shared embedding, by seed."""
     means = {}
     for run in study.runs[study.runs["arm"] == arm].to_dict("records"):
         (spectrum,) = (statistics_of(run) or {})["spectra"]
@@ -295,7 +296,7 @@ def mean_decay(study: Study, arm: str) -> dict[int, float]:
 
 
 def of_example(evidence: Declared, results: Path) -> Measured:
-    """Two norms of an example, by the score that it reports."""
+    """Return the comparison of two norms of an example, by the score that it reports."""
     name = evidence["name"]
     scores: dict[str, dict[int, float]] = {}
     for run in read_runs(results.parent / EXAMPLES / name):
@@ -314,4 +315,4 @@ KINDS = {
     "spectrum": of_spectrum,
     "example": of_example,
 }
-"""What measures a row, by the kind of its evidence."""
+"""The function that measures a row, by the kind of its evidence."""

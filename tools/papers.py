@@ -1,4 +1,4 @@
-"""What the papers report, beside what was measured here: scores, claims and figures."""
+"""What the papers report and what was measured here: scores, claims and figures."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ SPLIT, TOKENIZED = "scores.compound_split.score", "scores.tokenized.score"
 
 
 def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
-    """The scores that a paper reports, by norm."""
+    """Return the scores that a paper reports, by norm."""
     return dict(zip(NORMS[paper], PUBLISHED[experiment][paper]))
 
 
 def published_table(experiment: str, results: Path) -> str:
-    """Markdown: a row for each number that a paper reports for an experiment.
+    """Return Markdown: one row per number that a paper reports for an experiment.
 
     Args:
-        results: the folder that holds ``<experiment>_<recipe>/``.
+        results: the folder with ``<experiment>_<recipe>/``.
     """
     rows = []
     for paper in PUBLISHED[experiment]:
@@ -93,9 +93,9 @@ def published_table(experiment: str, results: Path) -> str:
 
 
 def scores_table(name: str, results: Path) -> str:
-    """Markdown: the norms of POWERNORM or ADANORM, by corpus: published, and here.
+    """Return Markdown: the norms of POWERNORM or ADANORM, by corpus: published, and here.
 
-    Here are means over seeds, of RT and SST5 alone: those runs have the paper's corpus.
+    Means over seeds are given for RT and SST5 only, whose runs have the paper's corpus.
     """
     (paper,) = [each for each, recipe in RECIPES.items() if recipe == name]
     corpora = [experiment for experiment, papers in PUBLISHED.items() if paper in papers]
@@ -113,7 +113,7 @@ def scores_table(name: str, results: Path) -> str:
 
 
 def _measured(experiment: str, recipe: str, norm: str, results: Path) -> str:
-    """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
+    """Return the mean over seeds of the kind of BLEU that the papers report on the corpus."""
     folder = results / f"{experiment}_{recipe}"
     if not recipe or not folder.is_dir():
         return NOT_RUN
@@ -147,9 +147,9 @@ The studies adanorm_rt and adanorm_sst5 declare them. In the last one, what is d
 
 
 def reproduction_table(experiment: str, results: Path) -> str:
-    """Markdown: for each norm the published score, and the mean of the seeds with two intervals.
+    """Return Markdown: per norm the published score, and the mean of the seeds with two intervals.
 
-    They are of the mean and of one more seed: the paper has one run a norm.
+    They are of the mean and of one more seed, because the paper has one run per norm.
     """
     runs = read_named(f"adanorm_{experiment}", results).runs
     published = published_scores(experiment)
@@ -171,11 +171,11 @@ def reproduction_table(experiment: str, results: Path) -> str:
 
 
 def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
-    """Markdown: each claim of the paper with the measured difference and the verdict.
+    """Return Markdown: each claim of the paper with the measured difference and the verdict.
 
-    The score is the outcome that the study declares, with the published difference beside it.
-    Another outcome is exploratory: each claim is one of superiority, but that of equivalence, which
-    declares no margin for it and is left out.
+    The score is the outcome that the study declares, shown with the published difference. Another
+    outcome is exploratory: each claim is then one of superiority; that of equivalence, for which no
+    margin is declared, is omitted.
     """
     study = read_named(f"adanorm_{experiment}", results)
     tests = declared_tests(study, outcome)
@@ -196,7 +196,7 @@ def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
 
 
 def of_claim(verdict: Verdict, equivalence: bool) -> str:
-    """What a verdict says of a claim that the first arm is better, or both are equivalent."""
+    """Return what a verdict says about a claim of superiority, or of equivalence."""
     if verdict in (Verdict.UNDECIDED, Verdict.NOT_TESTED):
         return str(verdict)
     wanted = Verdict.EQUIVALENT if equivalence else Verdict.BETTER
@@ -230,9 +230,9 @@ FIRST = ("powernorm-2", "powernorm-3", "powernorm-4")
 
 
 def recorded_figures_table(folder: Path) -> str:
-    """Markdown: a row for each line and each difference, at the first norm.
+    """Return Markdown: one row per line and per difference, at the first norm.
 
-    Figure 7 is the mean over the norms that are drawn. Lines of a norm without runs are left out.
+    Figure 7 is the mean over the norms that are drawn. Lines of a norm without runs are omitted.
     """
     study = read_study([folder])
     runs = study.runs.assign(arm=study.runs["norm"])
@@ -251,12 +251,12 @@ def recorded_figures_table(folder: Path) -> str:
 
 
 def first_norm_tenths(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
-    """One value of one norm, at the first norm or those that are drawn: see :func:`_tenths`."""
+    """Return one value of one norm, at the first norm or the drawn ones: see :func:`_tenths`."""
     return _tenths(_drawn(runs, figure, value, norm), ["seed"])
 
 
 def _drawn(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
-    """What the paper's figure draws of one value of one norm."""
+    """Return what the paper's figure draws of one value of one norm."""
     what = RECORDED[figure]
     values = recorded(runs[runs["norm"] == norm], what)
     places = drawn_places(values, what)[: 1 if figure in FIRST else None]
@@ -269,7 +269,7 @@ OUTLIERS = "outliers"
 
 
 def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Means over the updates of the second and of the last part, and OUTLIERS, by seed."""
+    """Return means over the updates of the second and the last part, and OUTLIERS, by seed."""
     updates = sorted(drawn["update"].unique())
     size = len(updates) // PARTS
     parts = {"second tenth": updates[size : 2 * size], "last tenth": updates[-size:]}
@@ -282,7 +282,7 @@ def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _row(figure: str, value: str, norm: str, tenths: pd.DataFrame) -> dict[str, Any]:
-    """A row with the mean and its 95 % interval over seeds of both parts and of their change."""
+    """Return a row with the mean and its 95 % interval of both parts and of their change."""
     parts = tenths.drop(columns=OUTLIERS)
     parts = parts.assign(change=parts["last tenth"] - parts["second tenth"])
     row = {"figure": figure.rpartition("-")[2], "value": f"`{value}`", "norm": f"`{norm}`"}

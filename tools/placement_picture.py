@@ -4,10 +4,10 @@
     python tools/placement_picture.py                           docs/placements.svg, all of them
     python tools/placement_picture.py --user-dir DIR --output own.png my-placement
 
-A panel shows one layer, from below: the residual stream as a vertical line, the attention A and the
-feed-forward network F beside it, a colored box for each norm. Where layers differ, it shows one of
-each kind. Factors are those at the start, in the last of such layers of 8. The norms of an
-attention over an encoder are those of the self-attention.
+A panel shows one layer, from below: the residual stream as a vertical line, next to it the
+attention A and the feed-forward network F, and a colored box for each norm. If layers differ, it
+shows one of each kind. Factors are the initial ones, in the last of such layers of 8. The norms of
+an attention over an encoder are those of the self-attention.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ OUTPUT_FILE = Path(__file__).resolve().parents[1] / "docs" / "placements.svg"
 COLUMNS = 5
 NORM, LEARNED, LINE = "#2a78b5", "#b5452a", "#555555"
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "norm_plugin", "font.size": 7}
-X, BRANCH, GAP = 0.0, 1.55, 0.32  # of the stream, of the branches, between streams
-STEP = 1.0  # the height of a branch with what stands around it
+X, BRANCH, GAP = 0.0, 1.55, 0.32  # positions of the stream and branches, and between streams
+STEP = 1.0  # the height of a branch with its norms
 STANDARD = (STREAM, INPUT, INNER, OUTPUT, SUM, *IN_ATTENTION)
 """The slots that every placement may use; other words are a placement's own."""
 
 
 def picture(names: Sequence[str]) -> Figure:
-    """A panel for each of the placements ``names``."""
+    """Return a panel for each of the placements ``names``."""
     columns = min(COLUMNS, len(names))
     rows = -(-len(names) // columns)
     with rc_context(STYLE):
@@ -60,7 +60,7 @@ def picture(names: Sequence[str]) -> Figure:
 
 
 def draw(axes: Any, name: str) -> None:
-    """The panel of placement ``name``."""
+    """Draw the panel of placement ``name``."""
     cls = placement_class(name)
     kinds = each_layer(cls)
     axes.set_title(name, fontsize=9, fontweight="bold")
@@ -90,7 +90,7 @@ def draw(axes: Any, name: str) -> None:
 
 
 def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
-    """The norms after the stack, from height y, at the stream that they get; returns the top."""
+    """Draw the norms after the stack, from height y; return the height of their top."""
     for number, _ in enumerate(cls.final_norms):
         norm(axes, X - GAP * number, y, "norm", 0.28)
     y += 0.35 if cls.final_norms else 0
@@ -110,7 +110,7 @@ def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
 
 
 def factors(placement: Placement, branch: str) -> dict[str, float]:
-    """What the stream, the branch, its input and the layer's input are multiplied by at a sum."""
+    """Return the factors of the stream, the branch, its input and the layer's input at a sum."""
     placement.norm = lambda branch, slot, x: x
     zero, ones = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
     coefficients = {}
@@ -126,7 +126,7 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
 
 
 def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) -> float:
-    """A branch that leaves the stream at height y; returns the height above it."""
+    """Draw a branch that leaves the stream at height y; return the height above it."""
     slots, times = kind.norms_of(branch), factors(kind, branch)
     for name, at in (
         ("stream", (X - 0.08, y + STEP - 0.12, "right")),
@@ -135,7 +135,7 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
     ):
         if abs(times[name] - 1) > 1e-6:
             axes.text(*at[:2], f"\N{MULTIPLICATION SIGN}{times[name]:.2g}", ha=at[2], color=LINE)
-    if times["layer"]:  # the input of the layer joins again
+    if times["layer"]:  # the input of the layer is added again
         arrow(
             axes,
             (X, y - STEP - 0.3),
@@ -147,7 +147,7 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
         y = norm(axes, X, y, "norm")
     low, high = y + 0.1, y + 0.1 + STEP
     own = [word for word in slots if word not in STANDARD]
-    for number, _ in enumerate(own):  # a norm of the placement's own, on what the branch reads
+    for number, _ in enumerate(own):  # a norm of the placement's own, on the branch's input
         norm(axes, X - GAP * (number + 1), low - 0.1, "norm", 0.28)
         arrow(axes, (X - GAP * (number + 1), low + 0.12), (X, low + 0.12))
     foot = low + 0.12 if own else low
@@ -178,7 +178,7 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
 
 
 def norm(axes: Any, x: float, y: float, label: str, width: float = 0.6) -> float:
-    """The box of a norm that begins at height y; returns the height of its top."""
+    """Draw the box of a norm that begins at height y; return the height of its top."""
     box = {"boxstyle": "square,pad=0.18", "facecolor": NORM, "edgecolor": "none"}
     text = label if width > 0.3 else "n"
     axes.text(
@@ -188,7 +188,7 @@ def norm(axes: Any, x: float, y: float, label: str, width: float = 0.6) -> float
 
 
 def arrow(axes: Any, *points: tuple[float, float]) -> None:
-    """A line through the points, with a head at the last one."""
+    """Draw a line through the points, with an arrowhead at the last one."""
     xs, ys = zip(*points)
     axes.plot(xs, ys, color=LINE, lw=0.9, zorder=0)
     head = {"arrowstyle": "->", "color": LINE, "lw": 0.9}
@@ -196,13 +196,13 @@ def arrow(axes: Any, *points: tuple[float, float]) -> None:
 
 
 def learned(cls: type[Placement]) -> Iterator[str]:
-    """The parameters of a layer that are the placement's own, as ``scale.ffn``."""
+    """Yield the parameters of a layer that are the placement's own, as ``scale.ffn``."""
     at = place(1)
     return (name for name, _ in cls.at(at)(at).named_parameters())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/placement_picture.py",
         description=__doc__,

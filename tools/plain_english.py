@@ -80,7 +80,7 @@ class Found:
 
 
 def tracked_files() -> Iterator[str]:
-    """The paths of the text files that git tracks, relative to the checkout."""
+    """Yield the paths of the text files that git tracks, relative to the checkout."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -90,7 +90,7 @@ def tracked_files() -> Iterator[str]:
 
 
 def search(path: str, text: str) -> Iterator[Found]:
-    """The lines of a file that match a pattern."""
+    """Yield the lines of a file that match a pattern."""
     for number, line in enumerate(text.splitlines(), start=1):
         for name, pattern in PATTERNS.items():
             if pattern.expression.search(line):
@@ -98,7 +98,7 @@ def search(path: str, text: str) -> Iterator[Found]:
 
 
 def search_checkout() -> list[Found]:
-    """The lines of all tracked files that match a pattern."""
+    """Return the lines of all tracked files that match a pattern."""
     return [
         found
         for path in tracked_files()
@@ -107,7 +107,7 @@ def search_checkout() -> list[Found]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lines", action="store_true", help="print each line too")
     args = parser.parse_args(argv)

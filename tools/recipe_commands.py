@@ -15,7 +15,7 @@ CONTINUED = " \\\n    "
 
 
 def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
-    """Markdown: a recipe's training, averaging and evaluation, as they are typed in a shell."""
+    """Return Markdown: a recipe's training, averaging and evaluation, as typed in a shell."""
     recipe, metric = read_recipe(name, overrides), find_metric(experiment_metrics()[name])
     averaged = metric.checkpoint == AVERAGE
     checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
@@ -30,7 +30,7 @@ def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
 
 
 def _command(module: str) -> list[str]:
-    """How a user starts a module: fairseq's have commands of their own."""
+    """Return how a user starts a module: fairseq's modules have commands of their own."""
     package, _, name = module.rpartition(".")
     if package == "fairseq_cli":
         return [f"fairseq-{name.replace('_', '-')}"]
@@ -38,7 +38,7 @@ def _command(module: str) -> list[str]:
 
 
 def _wrapped(command: Sequence[str]) -> str:
-    """A command on lines of at most ``WIDTH``, broken before flags only."""
+    """Return a command on lines of at most ``WIDTH``, broken before flags only."""
     lines = [""]
     for group in _with_their_values(command):
         longer = f"{lines[-1]} {group}".lstrip()
@@ -50,7 +50,7 @@ def _wrapped(command: Sequence[str]) -> str:
 
 
 def _with_their_values(command: Sequence[str]) -> Iterator[str]:
-    """Each flag with its value as one text, ready for a shell."""
+    """Yield each flag with its value as one text, ready for a shell."""
     group: list[str] = []
     for word in command:
         if word.startswith("--") and group:

@@ -1,11 +1,11 @@
-"""The settings of the papers beside those of our recipes, from ``paper_settings.yaml``.
+"""The settings of the papers and those of our recipes, from ``paper_settings.yaml``.
 
 The key of a row names our value: a flag of ``fairseq-train`` with underscores, as the parser and
 the model complete it (none: the recipe has no such flag), or
 
     merges                merges, or types, of the subword units
     tokens, sentences     tokens or sentences per update
-    sites                 the stacks in which the norm stands at every site
+    sites                 the stacks that have the norm at every site
     average               how many checkpoints are averaged
     checkpoint            the checkpoint that is evaluated
     beam, lenpen          of the search
@@ -44,14 +44,14 @@ from norm_plugin.models.settle import settle
 from norm_plugin.norms import norm_spec
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "data-prep"), str(ROOT / "examples")]  # whose files rows name
+sys.path += [str(ROOT / "data-prep"), str(ROOT / "examples")]  # for the files that rows name
 FILE = Path(__file__).with_name("paper_settings.yaml")
 AGREES, SILENT = "as in the paper", "not given"
 Declared = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """A setting: what the paper says and where, our value, and why it is another one."""
+    """A setting: what the paper says and where, our value, and the reason if it differs."""
 
     setting: str
     paper: str
@@ -61,13 +61,13 @@ class Row(NamedTuple):
 
 
 def settings_tables() -> str:
-    """Markdown: a section with a table for each task."""
+    """Return Markdown: one section with a table per task."""
     return "\n\n".join(_section(task) for task in declared_tasks())
 
 
 @cache
 def declared_tasks() -> list[dict[str, Any]]:
-    """The tasks as ``paper_settings.yaml`` declares them."""
+    """Return the tasks as ``paper_settings.yaml`` declares them."""
     tasks: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))
     return tasks
 
@@ -86,9 +86,10 @@ def _section(task: Declared) -> str:
 
 
 def compared(task: Declared) -> list[Row]:
-    """The rows of a task.
+    """Return the rows of a task.
 
-    Raises CommandError for a row that leaves the paper without a reason, or agrees and has one.
+    Raises:
+        CommandError: a row differs from the paper without a reason, or agrees and has one.
     """
     keys = {row["key"] for row in task["rows"]}
     values = example_values(task["example"], keys) if "example" in task else recipe_values(task)
@@ -98,7 +99,7 @@ def compared(task: Declared) -> list[Row]:
 def _row(name: str, row: Declared, values: Mapping[str, Any]) -> Row:
     ours, paper = values.get(row["key"]), row.get("paper")
     expected = row.get("as", paper)
-    expected = values.get(expected, expected)  # another of our values, or one itself
+    expected = values.get(expected, expected)  # the name of another value, or a value
     agrees = paper is not None and _text(ours) == _text(expected)
     why = row.get("why", "")
     if not agrees and not why:
@@ -113,7 +114,7 @@ def _row(name: str, row: Declared, values: Mapping[str, Any]) -> Row:
 
 
 def _text(value: Any) -> str:
-    """A value as it is shown and compared: 4096 for [4096], 0.1 for 0.10."""
+    """Return a value as it is shown and compared: 4096 for [4096], 0.1 for 0.10."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value))
     if isinstance(value, bool) or value is None:
@@ -125,7 +126,7 @@ def _text(value: Any) -> str:
 
 
 def example_values(name: str, keys: Iterable[str]) -> dict[str, Any]:
-    """The values of an example: ``epochs`` is the default of its flag, C that of AdaNorm in it."""
+    """Return the values of an example: ``epochs`` from its flag, C that of AdaNorm in it."""
     module = importlib.import_module(name)
     constants = {key: getattr(module, key) for key in keys if key.isupper() and len(key) > 1}
     epochs = re.search(r'"--epochs",.*?default=(\d+)', inspect.getsource(module))
@@ -136,7 +137,7 @@ def example_values(name: str, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def recipe_values(task: Declared) -> dict[str, Any]:
-    """The values of a recipe by the keys of the rows of ``task``."""
+    """Return the values of a recipe by the keys of the rows of ``task``."""
     name, overrides = task["experiment"], task.get("overrides", ())
     recipe = read_recipe(name, overrides)
     args = parse_args_and_arch(get_training_parser(), ["DATA", *training_flags(recipe)])
@@ -158,7 +159,7 @@ def recipe_values(task: Declared) -> dict[str, Any]:
 
 
 def _sites(args: Any) -> str:
-    """The stacks in which every site has the norm of ``--norm-type``."""
+    """Return the stacks in which every site has the norm of ``--norm-type``."""
     sides = ARCH_MODEL_REGISTRY[args.arch].sides
     sites = settle(args, sides).sites
     of_norm = {
@@ -169,7 +170,7 @@ def _sites(args: Any) -> str:
 
 
 def _of_experiment(task: Declared, recipe: Recipe) -> dict[str, Any]:
-    """What ``norm-plugin run`` reads of an experiment."""
+    """Return the values that ``norm-plugin run`` reads from an experiment."""
     chosen = dict(each.split("=", 1) for each in task.get("overrides", ())).get("recipe")
     experiment = find_experiment(str(CONFIGS / f"{task['experiment']}.yaml"), recipe=chosen)
     metric = find_metric(experiment.metric)
@@ -182,7 +183,7 @@ def _of_experiment(task: Declared, recipe: Recipe) -> dict[str, Any]:
 
 
 def _of_study(study: str, key: str) -> str:
-    """The values of an override in a study: ``16,32``."""
+    """Return the values of an override in a study: ``16,32``."""
     file = read_study_file(study_path(study))
     overrides = [*file.overrides, *(override for arm in file.arms for override in arm)]
     given = dict(each.split("=", 1) for each in overrides)
@@ -190,7 +191,7 @@ def _of_study(study: str, key: str) -> str:
 
 
 def default_of(key: str) -> Any:
-    """The default of an option: ``batchnorm.sync``."""
+    """Return the default of an option: ``batchnorm.sync``."""
     norm, _, name = key.partition(".")
     (default,) = [option.default for option in norm_spec(norm).options if option.name == name]
     return default

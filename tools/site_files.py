@@ -1,7 +1,7 @@
-"""What mkdocs.yml leaves to a program: the files of the site, and the order of its pages.
+"""The parts of the site that mkdocs.yml leaves to a program: its files, and the order of its pages.
 
-A page keeps its place in the repository, so that its links work on the site as they do there. The
-README is the first page, and its table of pages is the navigation.
+A page keeps its path in the repository, so that its links also work on the site. The README is the
+first page, and its table of pages is the navigation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 def linked_files(page: Path) -> list[Path]:
-    """The files that a page links, in its order."""
+    """Return the files that a page links, in its order."""
     targets = [(page.parent / target).resolve() for target in LINK.findall(page.read_text("utf-8"))]
     return [target for target in targets if target.is_file()]
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """The README, and the pages in the order of its table."""
+    """Set the navigation: the README, and the pages in the order of its table."""
     table = (ROOT / "README.md").read_text("utf-8").partition("\n## Documentation\n")[2]
     config.nav = ["README.md", *LINK.findall(table)]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages and what they link, in place of those of ``docs_dir``; the theme's own stay."""
+    """Return the pages and the files that they link, instead of ``docs_dir``, and the theme's."""
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     paths = {*pages, *(target for page in pages for target in linked_files(page))}
     own = [

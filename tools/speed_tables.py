@@ -1,4 +1,4 @@
-"""What the norms cost: tables from the measurements in ``benchmarks/results/``."""
+"""The cost of the norms: tables from the measurements in ``benchmarks/results/``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NORM = ["norm", "options"]
 
 
 def speed_table(name: str, root: Path) -> str:
-    """The table ``layers``, ``training`` or ``kernels`` of the project in ``root``."""
+    """Return the table ``layers``, ``training`` or ``kernels`` of the project in ``root``."""
     tables = {
         "layers": (layers_table, "layers.csv"),
         "training": (training_table, "training.csv"),
@@ -41,7 +41,7 @@ def speed_table(name: str, root: Path) -> str:
 
 
 def layers_table(path: Path) -> str:
-    """The time of each norm and form as a ratio to LayerNorm's, a cell all sizes."""
+    """Return the time of each norm and form as a ratio to LayerNorm's; a cell has all sizes."""
     cpu = read_rows(path, SAME_LAYER, ("ratio", *ORIGIN))
     more = ("ratio", *ORIGIN, "copy_share")
     gpu = read_rows(path.with_name("gpu.csv"), (*SAME_LAYER, "dtype"), more)
@@ -89,7 +89,7 @@ def _cells(
     column: str = "ratio",
     form: str = "{:.2f}",
 ) -> pd.DataFrame:
-    """A row a norm, a column a provider: the values at each size, one of which was measured."""
+    """Return one row per norm, one column per provider: the values at each size."""
     values = rows.set_index([*NORM, "provider", "rows", "channels"])[column].map(form.format)
     of_sizes = values.unstack(["rows", "channels"], fill_value=MISSING)
     of_sizes = of_sizes.reindex(columns=list(sizes), fill_value=MISSING)
@@ -97,7 +97,7 @@ def _cells(
 
 
 def _of_providers(cells: pd.DataFrame, providers: Iterable[str]) -> pd.DataFrame:
-    """The columns of these providers, with their headings."""
+    """Return the columns of these providers, with their headings."""
     return cells.reindex(columns=list(providers), fill_value=NO_FORM).rename(columns=PROVIDERS)
 
 
@@ -121,7 +121,7 @@ CHOICES = ("auto", "off", "compile")
 
 
 def training_table(path: Path) -> str:
-    """Updates/s and memory of a base model with each norm as ratios to stock fairseq's."""
+    """Return updates/s and memory of a base model with each norm as ratios to stock fairseq's."""
     cpu, gpu = (_fused(_training_rows(path.with_name(n))) for n in (path.name, "gpu_training.csv"))
     if cpu.empty and gpu.empty:
         return _nothing("training.py")
@@ -133,7 +133,7 @@ def training_table(path: Path) -> str:
 
 
 def kernels_table(path: Path) -> str:
-    """Updates/s with each choice of kernels, a column a model, of the norms measured with all."""
+    """Return updates/s for each choice of kernels and model, of norms measured with all."""
     measured = _training_rows(path)
     plain = measured[measured["kernels"] == "off"]
     if plain.empty:
@@ -157,11 +157,11 @@ def _fused(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Texts of the last row for each value of the columns ``by``."""
+    """Return texts of the last row for each value of the columns ``by``."""
     texts = {}
     for row in rows.to_dict("records"):
         low, middle, high = (row[f"ratio_p{p}"] for p in (25, 50, 75))
-        # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
+        # A few pairs determine hundredths at best, and no digit if the quartiles are tenths apart
         digits = 1 if high - low >= 0.1 else 2
         texts[tuple(row[name] for name in by)] = (
             f"{middle:.{digits}f}",
@@ -176,7 +176,7 @@ def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[tuple[str, str]]:
-    """Norms and options as measured, and every other norm of the registry, in its order."""
+    """Return measured norms and options, and every other norm of the registry, in its order."""
     norms = [norm for table in tables for norm in zip(table["norm"], table["options"])]
     norms += [(name, "") for name in registry if name not in dict(norms)]
     order = {name: number for number, name in enumerate(NORM_TYPES)}
@@ -184,7 +184,7 @@ def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[
 
 
 def _table(table: pd.DataFrame, rows: Sequence[tuple[str, ...]]) -> str:
-    """Markdown of ``rows`` of a table of texts; what it has not was not measured."""
+    """Return Markdown of ``rows`` of a table of texts; missing ones were not measured."""
     names = table.index.names
     table = table.reindex(pd.MultiIndex.from_tuples(rows, names=names)).fillna(MISSING)
     table = table.reset_index()
@@ -195,9 +195,9 @@ def _table(table: pd.DataFrame, rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _origins(*tables: pd.DataFrame) -> list[str]:
-    """One line for each machine, code and day: ``CPU: AMD EPYC (AVX2), 2 threads, torch ...``.
+    """Return a line per machine, code and day: ``CPU: AMD EPYC (AVX2), 2 threads, torch ...``.
 
-    The first table is of a CPU, the second of a GPU.
+    The first table is that of a CPU, the second that of a GPU.
     """
     lines = []
     for kind, rows in zip(("CPU", "GPU"), tables):

@@ -1,1 +1,1 @@
-"""What the benchmarks share: what is measured, how, and the rows that keep it."""
+"""What the benchmarks share: the measured objects, the timing, and the stored rows."""

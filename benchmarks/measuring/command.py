@@ -19,28 +19,28 @@ from norm_plugin.norms import Norm, build_norm, norm_spec
 
 CPU, CUDA = "cpu", "cuda"
 FUSED = {CPU: "cpu", CUDA: "triton"}
-"""The choice of kernels that is fused on a device. If there are none, that is an error."""
+"""The choice of kernels that is fused on each type of device; it is an error if there are none."""
 GPU_FILES = {"layers.csv": "gpu.csv", "training.csv": "gpu_training.csv"}
-"""Measurements on a CPU: the same on a GPU."""
+"""The names of the result files of a CPU, and of those of a GPU."""
 
 
 class Setup(NamedTuple):
-    """A norm and the options that are not its defaults, as ``key=value`` with blanks between."""
+    """A norm and the options that are not its defaults, as ``key=value`` separated by blanks."""
 
     norm: str
     options: str = ""
 
     def values(self) -> dict[str, str]:
-        """The options by name."""
+        """Return the options by name."""
         return dict(word.split("=", 1) for word in self.options.split())
 
     def build(self, channels: int) -> Norm:
-        """The norm; raises ValueError for an unknown norm or option."""
+        """Return the norm; raises ValueError for an unknown norm or option."""
         return build_norm(self.norm, channels, **self.values())
 
     @property
     def word(self) -> str:
-        """As :func:`parse_setup` reads it."""
+        """The text that :func:`parse_setup` reads."""
         return ":".join(filter(None, [self.norm, self.options.replace(" ", ",")]))
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Setup(NamedTuple):
 
 
 def parse_setup(text: str) -> Setup:
-    """``powernorm:variant=released,sync=on``; raises ValueError for what does not exist."""
+    """Parse ``powernorm:variant=released,sync=on``; ValueError for an unknown norm or option."""
     norm, _, options = text.partition(":")
     known = {option.name: option for option in norm_spec(norm).options}
     setup = Setup(norm, " ".join(options.split(",")).strip())
@@ -63,9 +63,10 @@ def parse_setup(text: str) -> Setup:
 
 
 def choose_setups(names: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
-    """The setups that ``--norms`` names: of a norm alone, all those of it that are ``known``.
+    """Return the setups that ``--norms`` selects; a norm without options selects all ``known``.
 
-    Raises CommandError for a norm or an option that does not exist.
+    Raises:
+        CommandError: a norm or an option does not exist.
     """
     if names is None:
         return list(known)
@@ -81,14 +82,14 @@ def choose_setups(names: Sequence[str] | None, known: Sequence[Setup]) -> list[S
 
 
 def plain_parser(text: str | None) -> argparse.ArgumentParser:
-    """A parser that shows ``text``, the docstring of a benchmark, as it is."""
+    """Return a parser that shows ``text``, the docstring of a benchmark, unformatted."""
     return argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 
 def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.ArgumentParser:
-    """A parser with the options that the benchmarks of norms share.
+    """Return a parser with the options that the benchmarks of norms share.
 
     Args:
         text: explains the benchmark.
@@ -106,24 +107,24 @@ def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.Ar
         type=Path,
         default=RESULTS / output,
         metavar="FILE",
-        help=f"append to it (default: benchmarks/results/{output})",
+        help=f"append rows to this file (default: benchmarks/results/{output})",
     )
     add("--no-csv", action="store_true", help="print only")
     if "targets" in groups:
-        add("--check", action="store_true", help="name each missed target, and exit with 1 if any")
+        add("--check", action="store_true", help="print each missed target, and exit with 1 if any")
         add(
             "--quick",
             action="store_true",
-            help="try the command on tiny sizes; without --output it only prints",
+            help="try the command with tiny sizes; without --output it only prints",
         )
     if "training" in groups:
-        add("--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)")
+        add("--data", type=Path, metavar="DIR", help="binarized data (default: Multi30k)")
         add(
             "--updates",
             type=at_least(1),
             default=6,
             metavar="N",
-            help="timed, of each (default: %(default)s)",
+            help="timed repetitions of each (default: %(default)s)",
         )
     if "device" in groups:
         add("--device", choices=FUSED, default=CPU, help="default: %(default)s")
@@ -133,7 +134,7 @@ def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.Ar
 def parse_benchmark(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    """The options of a ``benchmark_parser``."""
+    """Return the options of a ``benchmark_parser``."""
     args = parser.parse_args(argv)
     if args.output == parser.get_default("output"):
         args.no_csv |= args.quick  # tiny measurements must not be mistaken for results
@@ -145,10 +146,11 @@ def parse_benchmark(
 
 
 def prepare_process(threads: int, kernels: str = "cpu") -> None:
-    """Set the threads, and hide what libraries log; require fused ``kernels`` of the device.
+    """Set the threads, and hide log messages of libraries; require fused ``kernels``.
 
-    Raises CommandError where fused forms could not be told from plain ones: where the environment
-    chooses for both, or there are no such kernels.
+    Raises:
+        CommandError: the environment chooses the kernels for all forms, or there are none, so that
+            fused forms could not be distinguished from plain ones.
     """
     quiet()
     torch.set_num_threads(threads)
@@ -161,7 +163,7 @@ def prepare_process(threads: int, kernels: str = "cpu") -> None:
 
 
 def quiet() -> None:
-    """Hide the log lines of libraries below the level of a warning, and Python's warnings."""
+    """Hide log messages of libraries below warnings, and Python's warnings."""
     logging.getLogger().setLevel(logging.WARNING)
     warnings.simplefilter("ignore")
 
@@ -171,7 +173,7 @@ def run_benchmark(
     measurements: Iterable[Sequence[Record]],
     misses: Callable[[Sequence[Record]], Iterable[str]] = lambda rows: (),
 ) -> int:
-    """Print and store rows as they are measured; with --check, status 1 for a missed target."""
+    """Print and store rows as they are measured; with --check, return 1 for a missed target."""
     origin = provenance(gpu=args.device == CUDA)
     measured: list[Record] = []
     for rows in measurements:
@@ -184,7 +186,7 @@ def run_benchmark(
 
 
 def report(misses: Iterable[str]) -> int:
-    """Print each missed target; the status to exit with."""
+    """Print each missed target, and return the exit status."""
     lines = list(misses)
     for line in lines:
         print(f"missed: {line}")

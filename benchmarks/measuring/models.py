@@ -1,4 +1,4 @@
-"""Models of fairseq without a task's data, and the tiny architecture that fairseq has not."""
+"""fairseq models without the data of a task, and a tiny architecture that fairseq lacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ models.register_model_architecture("transformer", "transformer_multi30k_tiny")(m
 
 
 def dictionary_of(words: int) -> Dictionary:
-    """A dictionary of so many entries, fairseq's own among them."""
+    """Return a dictionary with this number of entries, including fairseq's own."""
     dictionary = Dictionary()
     for number in range(words - len(dictionary)):
         dictionary.add_symbol(str(number))
@@ -25,7 +25,7 @@ def dictionary_of(words: int) -> Dictionary:
 
 
 def build_model(dictionary: Dictionary, *flags: object) -> Any:
-    """The model of the flags of ``fairseq-train``, from the first seed, with one dictionary."""
+    """Build the model of ``fairseq-train`` flags from the first seed, with one dictionary."""
     argv = ["DATA", "--lr-scheduler", "inverse_sqrt", *map(str, flags)]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
     task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)

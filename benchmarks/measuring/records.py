@@ -1,4 +1,4 @@
-"""The rows of measurements in ``benchmarks/results/``, and where they come from."""
+"""The rows of measurements in ``benchmarks/results/``, and their origin."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from norm_plugin.io.files import read_text, write_text
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
 SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
-"""The columns in which two rows of layers.csv agree where they measure the same thing."""
+"""The columns that are equal in two rows of layers.csv that measure the same thing."""
 SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
-"""The columns in which two rows of training.csv agree where they measure the same thing."""
+"""The columns that are equal in two rows of training.csv that measure the same thing."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
-"""The columns that say where a row comes from, as a table tells them."""
+"""The columns that describe the origin of a row, as shown in tables."""
 TEXT = (*ORIGIN, "norm", "options")
-"""Columns that are text, also where it looks like a number."""
+"""Columns that are text, even if it looks like a number."""
 Record = dict[str, Any]
-"""A row to write, by the name of the column."""
+"""A row to write, by column name."""
 
 
 def commit() -> str:
-    """The commit of the checkout, with a + where its code differs from it; empty outside of git."""
+    """Return the commit of the checkout, with a + if its code differs; empty outside git."""
     state = git_state(Path(norm_plugin.__file__).parent)
     return f"{(state['commit'] or '')[:7]}{'+' if state['dirty'] else ''}"
 
 
 def cpu_model() -> str:
-    """The name of the processor, or of its architecture where the system has no name for it."""
+    """Return the name of the processor, or its architecture if the system has no name for it."""
     facts = CPU_FACTS.read_text(encoding="utf-8") if CPU_FACTS.exists() else ""
     name = re.search(r"^model name\s*: *(.*)", facts, re.MULTILINE)
     return name.group(1) if name else platform.machine()
 
 
 def provenance(gpu: bool = False) -> Record:
-    """The first columns of every row: when, which code, which machine, which versions.
+    """Return the first columns of every row: date, code, machine and versions.
 
-    ``vector`` is the level of vector instructions that torch uses, and the C++ kernels after it; of
-    a GPU it is the version of CUDA, or of AMD's ROCm.
+    ``vector`` is the level of vector instructions that torch uses, and thus the C++ kernels; for a
+    GPU it is the version of CUDA, or of AMD's ROCm.
     """
     installed, rocm = versions(), torch.version.hip
     built_for = f"ROCm {rocm}" if rocm else f"CUDA {torch.version.cuda}"
@@ -63,17 +63,19 @@ def provenance(gpu: bool = False) -> Record:
 
 
 def append(path: Path, rows: Sequence[Record]) -> None:
-    """Append rows of the same columns to a CSV file, whole or not at all.
+    """Append rows with equal columns to a CSV file, atomically.
 
-    A file that is not there begins with their names. Raises CommandError where it has other
-    columns.
+    A new file begins with their names.
+
+    Raises:
+        CommandError: the file has other columns.
     """
     table = pd.DataFrame(rows, dtype=object)
     old = read_text(path) if path.exists() else ""
     header = old.partition("\n")[0]
     if old and header != ",".join(table.columns):
         raise CommandError(
-            f"{path} has the columns {header}, the new rows {','.join(table.columns)}; give "
+            f"{path} has the columns {header}, but the new rows {','.join(table.columns)}; give "
             "another --output, or move the file away"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +83,11 @@ def append(path: Path, rows: Sequence[Record]) -> None:
 
 
 def read_rows(path: Path, same: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """The newest row of each measurement in a file; none where there is no file.
+    """Return the newest row of each measurement in a file; none if there is no file.
 
     Args:
-        same: the columns in which rows agree that measure the same thing.
-        columns: what else is read.
+        same: the columns that are equal in rows that measure the same thing.
+        columns: the other columns to read.
 
     Raises:
         CommandError: the file lacks one of the columns.
@@ -96,6 +98,6 @@ def read_rows(path: Path, same: Sequence[str], columns: Sequence[str]) -> pd.Dat
     text = dict.fromkeys(TEXT, str)
     rows = pd.read_csv(path, dtype=text, keep_default_na=False, na_values="")
     if missing := [name for name in wanted if name not in rows]:
-        raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
+        raise CommandError(f"{path} has no column {', '.join(missing)}; give a benchmark's file")
     of_each = rows.fillna(dict.fromkeys(TEXT, "")).groupby(list(same), sort=False, as_index=False)
     return of_each[list(columns)].last(skipna=False)

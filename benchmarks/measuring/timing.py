@@ -1,8 +1,8 @@
-"""Time and memory.
+"""Measure time and memory.
 
-Calls are timed in alternation, A B A B, so that a machine that changes its speed does so for all.
-On a GPU a call begins with cold caches, and when all of it is queued: in training, too, Python runs
-ahead of the device.
+Calls are timed in alternation, A B A B, so that a change of the machine's speed affects all alike.
+On a GPU each call starts with cold caches, and only when all of it is queued: in training, too,
+Python runs ahead of the device.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Quartiles(NamedTuple):
     p75: float
 
     def rounded(self, digits: int, name: str = "{}_ms") -> dict[str, float]:
-        """As columns of a row; ``name`` makes that of a column of p25, p50 and p75."""
+        """Return columns of a row; ``name`` makes the column names of p25, p50 and p75."""
         return {name.format(p): round(x, digits) for p, x in self._asdict().items()}
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
-    """The quartiles of one value or more, interpolated between them."""
+    """Return the quartiles of one or more values, interpolated between them."""
     return Quartiles(*np.percentile(values, [25, 50, 75]).tolist())
 
 
 def on_cpu(call: Callable[[], object]) -> float:
-    """Milliseconds of one call."""
+    """Return the milliseconds of one call."""
     start = time.perf_counter()
     call()
     return 1000 * (time.perf_counter() - start)
 
 
 def on_gpu(call: Callable[[], object]) -> float:
-    """Milliseconds of one call on the device."""
+    """Return the milliseconds of one call on the device."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.empty(COPIED, dtype=torch.uint8, device="cuda").zero_()  # empties the caches
     torch.cuda._sleep(HEAD_START)
@@ -60,7 +60,7 @@ def on_gpu(call: Callable[[], object]) -> float:
 
 
 def copied_bytes_per_ms(repetitions: int) -> float:
-    """What a copy on the GPU reads and writes."""
+    """Return the bytes per millisecond that a copy on the GPU reads and writes."""
     source = torch.zeros(COPIED, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     times = [on_gpu(lambda: target.copy_(source)) for _ in range(2 * repetitions)]
@@ -73,9 +73,9 @@ def alternate(
     warmup: int,
     timed: Callable[[Callable[[], object]], float] = on_cpu,
 ) -> dict[Name, list[float]]:
-    """Milliseconds of each call, ``repetitions`` of them, by its name.
+    """Return the milliseconds of each call, ``repetitions`` of them, by name.
 
-    Every round makes each call once, in the order given. ``warmup`` rounds before are not counted.
+    Every round makes each call once, in the given order. ``warmup`` rounds are not counted.
     """
     rounds = [[timed(call) for call in calls.values()] for _ in range(warmup + repetitions)]
     return {name: list(times) for name, times in zip(calls, zip(*rounds[warmup:]))}
@@ -89,28 +89,28 @@ NEVER, LARGE = -1, 64 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, so that times are those of the computation.
+    """Let this process keep the memory that it frees, so that times are those of the computation.
 
-    By default glibc hands a block of some megabytes back to the system when it is freed, and takes
-    it anew at the next allocation: then every page of it faults, which costs more than a norm does
-    and happens or not by chance.
+    By default glibc returns freed blocks of some megabytes to the system, and gets them back at the
+    next allocation: then every page of a block faults, which costs more than a norm does and
+    happens unpredictably.
     """
     _set_allocation({MMAP_MAX: 0, TRIM_THRESHOLD: NEVER})
 
 
 def return_freed_memory() -> None:
-    """Let blocks from 64 KiB leave this process when freed: it then has the tensors alive."""
+    """Return freed blocks from 64 KiB to the system, so that only live tensors use memory."""
     _set_allocation({MMAP_THRESHOLD: LARGE, TRIM_THRESHOLD: LARGE})
 
 
 def _set_allocation(parameters: dict[int, int]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or not all(mallopt(name, value) for name, value in parameters.items()):
-        print("note: this C library's allocation stays as it is", file=sys.stderr)
+        print("note: the allocation of this C library is not changed", file=sys.stderr)
 
 
 def memory_mib(entry: str) -> float:
-    """``VmRSS``, the memory of this process now, or ``VmHWM``, the most of it so far (Linux)."""
-    # not getrusage's ru_maxrss, which a new process inherits from the one that started it
+    """Return ``VmRSS``, the current memory of this process, or ``VmHWM``, its peak (Linux)."""
+    # not getrusage's ru_maxrss, which a new process inherits from its parent
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(re.findall(rf"{entry}:\s*(\d+) kB", status)[0]) / 1024

@@ -38,7 +38,7 @@ def test_it_learns(digits, capsys):
     scores = mnist.main(argv)
     assert scores["test accuracy"] > 80  # chance is 10
     printed = capsys.readouterr().out
-    assert "has the test images only" in printed
+    assert "has only the test images" in printed
     assert f"adanorm, seed 1: test accuracy {scores['test accuracy']:.2f}" in printed
     assert mnist.main(argv) == scores
 

@@ -35,7 +35,7 @@ def test_fill_changes_only_blocks():
     ],
 )
 def test_a_marker_without_its_other_half_is_refused(text):
-    with pytest.raises(CommandError, match="not each begin has its end"):
+    with pytest.raises(CommandError, match="begin and end markers do not alternate"):
         fill(text, GENERATORS)
 
 

@@ -142,7 +142,7 @@ def make_data(
     """Return a batch of ``rows`` positions, a quarter of them padding.
 
     Its sentences have T/2 to T positions; T * B = rows, and T is the largest power of two that
-    is at most B. Raises ValueError where rows is no multiple of T.
+    is at most B. Raises ValueError if rows is not a multiple of T.
     """
     longest = 2 ** ((rows.bit_length() - 1) // 2)
     if rows < 4 or rows % longest:

@@ -76,7 +76,7 @@ class State:
 
 
 def oracle(sentence: Sentence) -> list[Move] | None:
-    """Return the moves that build the tree; None if no moves build it, as it is not projective.
+    """Return the moves that build the tree; None for a tree that is not projective.
 
     A tree in which several words have the root as their head has no moves, either.
     """

@@ -13,7 +13,7 @@ features, embeddings of 50. Ours: ReLU, gold UPOS tags, random embeddings, words
 
 The score is UAS, the share of words with the right head, of the epoch with the best UAS on dev.
 Words tagged PUNCT do not count, as in Chen and Manning. UAS with them is printed too. Trees that
-are not projective are left out of training, since no moves build them. They count in dev and test.
+are not projective are not used for training, since no moves build them. They count in dev and test.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def check_tree(heads: list[int], where: str) -> None:
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:
-    """Return a number for each word; 0 means that there is no word, and 1 an unknown one."""
+    """Return a number for each word; 0 means no word, and 1 an unknown one."""
     return {word: i for i, word in enumerate(dict.fromkeys(["<none>", "<unknown>", *words]))}
 
 

@@ -101,7 +101,7 @@ part() {  # NAME SECONDS COMMAND...
   if [[ -e $passed ]]; then note "$name" 'passed before'; return; fi
   if ((left <= 0)); then note "$name" 'no time was left'; return; fi
   printf '%s: running\n' "$name"
-  # setpriv: it ends when this script is killed
+  # setpriv: ends the command when this script is killed
   setpriv --pdeathsig TERM timeout --foreground --kill-after 10 "$((seconds < left ? seconds : left))" \
     "$@" >"$log" 2>&1 </dev/null || status=$?
   case $status in

@@ -4,7 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# norm_plugin VERB ARGUMENTS...: in the place of this shell. --help is there before the environment.
+# norm_plugin VERB ARGUMENTS...: replaces this shell. --help works before the environment exists.
 norm_plugin() {
   local python=${NORM_VENV:-.venv}/bin/python
   if [[ ${*: -1} == @(-h|--help) ]]; then
@@ -13,7 +13,7 @@ norm_plugin.cli.run()' "$root" "$@"
   fi
   "$root/scripts/setup.sh" >&2
   [[ $python == /* ]] || python=$root/$python
-  # -P: a folder norm_plugin where the user stands is not meant
+  # -P: a folder norm_plugin in the working directory must not be imported
   PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" -P -m norm_plugin "$@"
 }
 

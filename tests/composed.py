@@ -23,7 +23,7 @@ TAKEN_OVER = {
         for field in dataclasses.fields(group)
     ),
 } - {"lr"}
-"""Settings that stand in the configuration by their own names alone, as no other refers to them."""
+"""Settings that occur in the configuration by their own names only: no other refers to them."""
 _composed: dict[str, Any] = {}
 
 

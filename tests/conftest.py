@@ -1,4 +1,4 @@
-"""Settings that have to stand before a test, or what it imports, asks for them."""
+"""Settings that must be in place before a test, or what it imports, needs them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def be(
     folder: Path,
     tell: Callable[[int], object] = lambda code: None,
 ) -> NoReturn:
-    """In a forked process: end with the status of ``run(argv)``.
+    """Run ``run(argv)`` in a forked process, and end with its status.
 
     Args:
         streams: the file descriptors that become stdout and stderr.

@@ -78,7 +78,7 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
 
 
 def fill(text: str, generators: Generators) -> str:
-    """Return ``text`` with every block written anew; text outside blocks does not change.
+    """Return ``text`` with every block rewritten; text outside blocks does not change.
 
     Raises:
         CommandError: a marker has no counterpart.

@@ -220,7 +220,7 @@ LINES = (
     ("powernorm-7", "gamma_over_psi_0.95", "powernorm-v"),
     ("powernorm-7", "gamma_over_psi_0.95", "powernorm"),
 )
-"""Figure, value and norm: those with a running form of the value, and one without layer-scale."""
+"""Figure, value and norm: those with a running form of the value, and one not pre-scaled."""
 DIFFERENCES = {LINES[4]: LINES[1], LINES[5]: LINES[3]}
 """What Figure 4 sets side by side: ``powernorm-v`` minus ``batchnorm``."""
 

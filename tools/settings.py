@@ -114,7 +114,7 @@ def _row(name: str, row: Declared, values: Mapping[str, Any]) -> Row:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is shown and compared: 4096 for [4096], 0.1 for 0.10."""
+    """Return the text of a value for display and comparison: 4096 for [4096], 0.1 for 0.10."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value))
     if isinstance(value, bool) or value is None:

@@ -1,1 +1,1 @@
-"""From a YAML file, overrides and options to checked specifications of runs."""
+"""The way from a YAML file, overrides and options to checked specifications of runs."""

@@ -21,7 +21,7 @@ KEEP_FREED_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1"
 )
 """GLIBC_TUNABLES with which a process keeps freed memory, in huge pages if available. By default, a
-training on a CPU allocates the memory of each batch anew, with a page fault for each page."""
+training on a CPU allocates new memory for each batch, with a page fault for each page."""
 TAIL = 200  # lines of a failed command that are searched: chained tracebacks are long
 
 

@@ -103,7 +103,7 @@ ALL = "with --required-batch-size-multiple 1, without which fairseq drops a smal
 
 @dataclass(frozen=True)
 class TextForm:
-    """How the translations of a corpus are scored.
+    """The way in which the translations of a corpus are scored.
 
     Attributes:
         language: the target language, for the detokenizer.

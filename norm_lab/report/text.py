@@ -18,10 +18,10 @@ LOSS_DIGITS = 3
 
 
 class Column(NamedTuple):
-    """How a column of numbers is shown; text is not changed.
+    """The form of a column of numbers; text is not changed.
 
     Attributes:
-        form: a format, or one of UNITS, SIGNED and P; empty for numbers as they are.
+        form: a format, or one of UNITS, SIGNED and P; empty for unformatted numbers.
         end: the column of the upper end, if this one is the lower end of an interval.
     """
 

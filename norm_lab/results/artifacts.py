@@ -191,7 +191,7 @@ def to_columns(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> 
 
     Returns:
         the header; ``updates``; and for each part, place and name of a value the list of its values
-        over the updates, None where it was not recorded.
+        over the updates, with None for updates without it.
     """
     header, *updates = lines
     columns: dict[str, dict[str, dict[str, list[Any]]]] = {part: {} for part in PARTS}

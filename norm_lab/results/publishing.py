@@ -53,7 +53,7 @@ LOCK = ".publishing"
 
 @dataclass(frozen=True)
 class Published:
-    """What :func:`publish` has stored.
+    """The result of :func:`publish`.
 
     Attributes:
         runs: the number of finished runs.

@@ -39,7 +39,7 @@ OPTIONAL = (
 """Columns that are added if no result has them."""
 DEFAULT_BASELINE = "layernorm"
 SAME_SPEED = 1.1
-"""On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
+"""The speeds of two seeds of an arm differ by less than this factor on an idle machine."""
 ALIKE_WITHOUT_NORMS = ("pre", "post")
 """Placements that are equal for a model without norms: ``x + f(x)``."""
 

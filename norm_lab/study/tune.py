@@ -192,7 +192,7 @@ def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
 def read_trials(
     specs: Sequence[RunSpec], keys: Sequence[str], points: Sequence[tuple[str, Point, int]]
 ) -> pd.DataFrame:
-    """Return one row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
+    """Return one row per trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
 
     The outcome is infinite for a run that diverged.
     """

@@ -9,7 +9,7 @@ Assumption 1 puts the gradient of the network without norms, by X, in the place 
 loss has a smaller Lipschitz constant with PN-V where gamma <= psi_B, which the paper finds in every
 channel of every layer after training.
 
-X is the input after the layer-scale, if there is one. The layer-scale gives each position a mean
+X is the input after RMS pre-scaling, if there is one. The pre-scaling gives each position a mean
 square of 1 over its channels, so the mean of psi_B^2 over the channels is 1 as well. With gamma =
 1, as at the start, gamma <= psi_B in every channel would then need psi_B = 1 in all of them.
 """

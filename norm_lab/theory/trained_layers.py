@@ -2,7 +2,7 @@
 
 Xiong et al. 2020, section 3.3, explain the need for a warm-up by the large gradients near the
 output of post-norm at the start of training. Measured here are the gradients of the layers after
-the warm-up of real runs. No verdict is given: the start of these runs is not there to compare.
+the warm-up of real runs. No verdict is given, because the start of these runs is not known.
 """
 
 from __future__ import annotations

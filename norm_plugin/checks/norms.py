@@ -135,7 +135,7 @@ def check_state(spec: NormSpec) -> None:
 
 
 def check_inference(spec: NormSpec) -> None:
-    """In inference no position affects another, and no buffer changes."""
+    """No position affects another in inference, and no buffer changes."""
     norm, (x, _) = spec.build(DIM), _batch()
     for seed in range(2):
         _step(norm, seed)

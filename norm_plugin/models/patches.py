@@ -343,7 +343,7 @@ def around_load_models(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """With `--fold-norms`, the norms of the loaded models are folded."""
+    """The norms of the loaded models are folded if `--fold-norms` is given."""
     overrides = dict(arg_overrides or {})
     fold = overrides.pop(OVERRIDE, False)
     models, cfg, task = load(filenames, overrides if fold else arg_overrides, *args, **kwargs)

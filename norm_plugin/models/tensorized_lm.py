@@ -103,7 +103,7 @@ class BlockTermAttention(MultiheadAttention):
         Args:
             query: (T, B, C), with T up to L.
             shared: R_(L - 1) to R_0, (L, C), u and v_r, (1, R).
-            key_padding_mask: (B, T), True where there is no token.
+            key_padding_mask: (B, T), True at padding.
         """
         positions, u, v_r = shared
         length = query.size(0)
@@ -244,7 +244,7 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
         return super().build_model(args, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """As in fairseq; ValueError if the model sees what it is scored on, unless allowed."""
+        """Prepare as fairseq does; ValueError if the model sees its targets, unless allowed."""
         settings: Any = self.cfg
         if getattr(settings, MASK) == RELEASED:
             flag = f"{flag_of(MASK)} {RELEASED}"

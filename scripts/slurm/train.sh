@@ -20,11 +20,11 @@ Usage: sbatch [SBATCH OPTIONS] scripts/slurm/train.sh [--cpu] EXPERIMENT [OPTION
 
 A template: submit it from the root of the checkout, on a file system that all nodes see, after
 scripts/setup.sh. It runs scripts/EXPERIMENT.sh with its OPTIONS and the GPUs of the job. srun
-starts one process a node, and fairseq's own Slurm start-up finds the others and starts one process
-a GPU. The batch of an update stays that of the recipe. Preparing, averaging, translating and
-scoring run on the first node. A job that is requeued goes on where it was, and so does its log.
+starts one process per node, and fairseq's own Slurm start-up finds the others and starts one
+process per GPU. The batch of an update stays that of the experiment. Preparing, averaging,
+translating and scoring run on the first node. A requeued job resumes, and so does its log.
 
---cpu trains on CPUs, with a worker for each task of the job, which exchange gradients by gloo.
+--cpu trains on CPUs, with one worker per task of the job; they exchange gradients by gloo.
 
 For sweeps over norms and seeds, one job each: norm-plugin sweep --help
 TEXT

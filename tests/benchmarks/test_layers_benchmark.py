@@ -88,7 +88,7 @@ def test_misses():
     assert list(layers.misses([measured(9.0, setup=Setup("derf"))], [Setup("derf")])) == []
 
 
-# ---- on a GPU, for which the CPU stands ---------------------------------------------------------
+# ---- on a GPU, which the CPU replaces here ------------------------------------------------------
 
 
 class FakeEvent:

@@ -1,4 +1,4 @@
-"""benchmarks/plot.py: its slopes, and the picture where matplotlib is there."""
+"""benchmarks/plot.py: its slopes, and its picture if matplotlib is installed."""
 
 from __future__ import annotations
 

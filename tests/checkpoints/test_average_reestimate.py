@@ -82,9 +82,9 @@ def batch_squares(path: Path, data: Path):
 
 
 def expected_statistics(name: str, rows):
-    """By the transcription: the plain mean over batches of what each batch, or window, has.
+    """Return the transcription's plain mean over batches of each batch's, or window's, value.
 
-    The first batch normalizes as in a warm-up, which is none of what the statistics move towards.
+    The first batch normalizes as in a warm-up, by none of the statistics that are updated.
     """
     norm = build_norm(name, rows[0].size(1))
     warmup = {"warmup_updates": 1} if norm_spec(name).has_option("warmup_updates") else {}

@@ -37,7 +37,7 @@ class OfOnes(BatchStatisticsNorm):
 
 @register_norm("own", formula="x", paper="none")
 class Own(OfOnes):
-    """A norm whose running statistic moves towards 1."""
+    """A norm whose running statistic is updated towards 1."""
 
     forward_updated_buffers = ("height",)
 

@@ -27,7 +27,7 @@ COUNTS = {
     "round": None,
 }
 METERS = [(100, "_bleu_counts", "AverageMeter", COUNTS)]
-"""As after a training with ``--eval-bleu`` that saved without this package's help."""
+"""The meters of a training with ``--eval-bleu`` that was saved without this package."""
 
 
 def with_numbers(state) -> dict:
@@ -64,7 +64,7 @@ def test_every_command_reads_them(monkeypatch, made, command) -> None:
 
 def test_what_the_commands_write_has_plain_numbers(made) -> None:
     save_checkpoint(load_checkpoint(made.path), made.output)
-    state = torch.load(made.output, weights_only=True)  # without stand-ins
+    state = torch.load(made.output, weights_only=True)  # without our own classes
     (*_, meter), values = state["extra_state"]["metrics"]["valid"][0], state["extra_state"]
     assert meter == {"val": [4, 3, 2, 1], "sum": [9, 7, 5, 3], "count": 2, "round": None}
     assert (values["best"], values["val_loss"]) == (2.5, 0.5)

@@ -42,7 +42,7 @@ def pack():
 
 @pytest.fixture(scope="session")
 def real():
-    """The folder of a real corpus; skips the test where it is not there."""
+    """The folder of a real corpus; skips the test if it is missing."""
 
     def run(name):
         folder = Path(os.environ.get("NORM_DATA_DIR", ""), name)

@@ -116,7 +116,7 @@ def test_a_damaged_archive_is_refused(tmp_path, pack, name, damage):
 
 
 def linked(path):
-    """A .tgz with a hard link to a member that is not there."""
+    """A .tgz with a hard link to a missing member."""
     member = tarfile.TarInfo("a.de")
     member.type, member.linkname = tarfile.LNKTYPE, "nothing.de"
     with tarfile.open(path, "w:gz") as archive:

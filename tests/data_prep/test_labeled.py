@@ -1,4 +1,4 @@
-"""Labeled sentences and pairs of sentences on tiny stand-ins, their errors, and the real ones."""
+"""Labeled sentences and pairs of sentences: tiny made-up corpora, their errors, and real ones."""
 
 from __future__ import annotations
 

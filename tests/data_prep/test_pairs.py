@@ -1,4 +1,4 @@
-"""Corpora of sentence pairs on tiny stand-ins in the original layout, and on the real ones."""
+"""Corpora of sentence pairs: tiny made-up ones in the original layout, and the real ones."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_x_without_gradient_moves_what_it_moves_in_the_plain_form(name, options,
 
 @every_fused
 def test_inference_mode(name, options, pair, draw):
-    """In torch's inference mode, a norm in training updates its statistics without a graph."""
+    """A norm in training updates its statistics without a graph, in torch's inference mode."""
     plain, fused = pair(name, options, DIM)
     with torch.inference_mode():
         for step, training in enumerate((True, True, False)):

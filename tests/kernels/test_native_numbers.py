@@ -74,7 +74,7 @@ def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
 
 @pytest.mark.parametrize("row", [0, 100])
 def test_an_outlier_costs_the_variance_no_digits(ops, row):
-    """Wherever it stands; the deviation is then mostly the outlier's."""
+    """It may be at any position; the deviation is then mostly the outlier's."""
     torch.manual_seed(0)
     x = torch.randn(128, DIM)  # a block, whose first row is what others are compared with
     x[row] += 1e4

@@ -86,9 +86,9 @@ def compare(plain, fused, **tolerance):
 
 @pytest.mark.parametrize("name,options", NORMS)
 def test_steps_of_training_and_inference(name, options):
-    """In its warm-up and after it, and until its window is full, where it has one.
+    """The steps cover a norm's warm-up, the time after it, and a window that fills up.
 
-    What a norm does from step to step is the same code for each backend, and is compared for longer
+    The code between the steps of a norm is the same for each backend, and is compared for longer
     in ``test_fused_norms.py``.
     """
     if "warmup_updates" in options:

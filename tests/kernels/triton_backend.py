@@ -1,4 +1,4 @@
-"""The backend in Triton for tests: compiled on a GPU, interpreted where there is none."""
+"""The Triton backend for tests: compiled on a GPU, otherwise interpreted."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def level(loss: float) -> list[dict[str, float]]:
 
 
 def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> dict[str, Any]:
-    """A result; ``changes`` replace what stands under their names, such as data__checksum."""
+    """Return a result; ``changes`` replace the values under their names, as data__checksum."""
     result = {
         "schema": SCHEMA,
         "experiment": f"toy_{placement}",

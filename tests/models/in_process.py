@@ -14,7 +14,7 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 DISTINCT = [*WITH_STATISTICS, next(name for name in NORM_TYPES if name not in WITH_STATISTICS)]
-"""What a model has to keep apart: one norm without a state stands for all of them."""
+"""What a model must keep apart: a norm without state represents all of them."""
 
 NARROW = tuple(
     word

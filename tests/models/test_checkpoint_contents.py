@@ -19,7 +19,7 @@ BLEU = (
     *("--eval-bleu-detok", "moses", "--eval-bleu-remove-bpe", "--best-checkpoint-metric", "bleu"),
     "--maximize-best-checkpoint-metric",
 )
-"""As fairseq trains IWSLT14."""
+"""The flags with which fairseq trains IWSLT14."""
 SCORED = ("--report-acc-and-f1", "--best-checkpoint-metric", "f1", "--patience", "2")
 
 

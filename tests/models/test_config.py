@@ -105,7 +105,7 @@ OURS = sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(
 
 @pytest.mark.parametrize("arch", OURS)
 def test_what_is_filled_in_is_taken_when_it_comes_back(arch):
-    """As from a checkpoint, for every architecture and from little and much that is given."""
+    """Settings of a checkpoint are taken, for every architecture, from few and from many flags."""
     side = ARCH_MODEL_REGISTRY[arch].sides[-1]
     for given in ({}, {f"{side}_layers": 2, "norm_type": "powernorm", "norm_warmup_updates": 3}):
         cfg = OmegaConf.create({"model": {"_name": arch, **given}})

@@ -50,7 +50,7 @@ def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, mo
 
 
 RECIPE = '["TransformerModel","TransformerEncoder","TransformerDecoder","TransformerEncoderLayer"]'
-"""As fairseq's example of quality estimation gives it."""
+"""The modules to retain in fairseq's example of quality estimation."""
 
 
 @pytest.mark.parametrize(

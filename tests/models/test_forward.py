@@ -59,7 +59,7 @@ def test_padding_columns_change_nothing(name, build, batch, task):
 
 
 def test_a_mask_as_high_as_wide_is_read_rightly_at_every_site(build, batch, task):
-    """With as many times as sentences a transposed mask fits too, and nothing would say so."""
+    """A transposed mask also fits if there are as many times as sentences, without an error."""
     pad = task.source_dictionary.pad()
     times = len(batch["src_tokens"])
     square = {key: value[:, :times] for key, value in batch.items() if key != "src_lengths"}
@@ -124,7 +124,7 @@ def test_calls_of_one_norm_with_equal_inputs_are_repeated_in_their_order(name, b
 
 
 def test_a_model_can_be_pickled(build, batch):
-    """As torch.save(model) and torch.multiprocessing do."""
+    """torch.save(model) and torch.multiprocessing pickle a model."""
     model = build(*everywhere("powernorm")).eval()
     again = pickle.loads(pickle.dumps(model))
     assert again.cfg == model.cfg and again.cfg.plan.sites == model.cfg.plan.sites

@@ -218,7 +218,7 @@ def test_fairseqs_own_extra_norms_are_refused(text):
 
 
 def test_one_sentence_a_block():
-    """As in --sample-break-mode eos; fairseq asks numpy for a name that numpy 2 does not have."""
+    """--sample-break-mode eos needs it; fairseq uses a name that numpy 2 does not have."""
     had = "compat" in vars(np)
     lines = [torch.arange(4, 4 + length) for length in (3, 1, 5)]
     blocks = TokenBlockDataset(lines, [3, 1, 5], None, pad=1, eos=2, break_mode="eos")

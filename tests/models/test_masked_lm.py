@@ -172,7 +172,7 @@ def train(data, save_dir, *flags):
 
 
 def test_pretraining_then_finetuning(tmp_path):
-    """As fairseq fine-tunes RoBERTa; --norm-type stays, and another one is refused."""
+    """fairseq fine-tunes RoBERTa like this; --norm-type is kept, and another one is refused."""
     norms = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-warmup-updates", 1)
     text = write_text(tmp_path / "labeled" / "input0")
     pretrained = train(

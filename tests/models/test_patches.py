@@ -45,7 +45,7 @@ def statistics(model):
 
 
 @with_statistics
-def test_a_dummy_batch_moves_no_statistic_and_gives_no_gradient(name, build, batch):
+def test_a_dummy_batch_updates_no_statistic_and_gives_no_gradient(name, build, batch):
     flags = ("--norm-type", name, "--norm-type-decoder", name, "--norm-placement", "pre")
     model = build(*flags, "--layernorm-embedding")
     train_step(model, batch)
@@ -78,7 +78,7 @@ class Silent(FairseqTask):
         return loss, size, log
 
     def reduce_metrics(self, logging_outputs, criterion):
-        """Without a name of a loss there is none to log."""
+        """Log nothing, because there is no name of a loss."""
 
 
 class TwoForwards(Silent):

@@ -132,7 +132,7 @@ def test_decoding_step_by_step_equals_decoding_at_once(name, build, batch):
     check_decoding(shaken(build(*NARROW, "--norm-placement", name)), batch)
 
 
-# A placement calls a norm, and a norm does not see where it stands: each norm once, and each
+# A placement calls a norm, and a norm does not depend on its place: each norm once, and each
 # placement with one that has statistics.
 COVERING = [
     *(("pre", norm) for norm in NORM_TYPES),
@@ -258,7 +258,7 @@ def test_folding_changes_no_logits(name, build, batch):
 
 @every_placement
 def test_a_pruned_model_computes_with_the_layers_that_it_kept(name, build_yaml, batch):
-    """As they were trained: not with the constants of a stack of that depth."""
+    """The layers keep the constants of their training, not those of a stack of that depth."""
     settings = {"norm_placement": name, "encoder_layers": 5, "decoder_layers": 4}
     pruning = {"encoder_layers_to_keep": "0,2,4", "decoder_layers_to_keep": "1,3"}
     whole = shaken(build_yaml(**settings))

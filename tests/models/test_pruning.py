@@ -1,4 +1,4 @@
-"""``--encoder-layers-to-keep``: a pruned model is stored as it is, and comes back."""
+"""``--encoder-layers-to-keep``: a pruned model is stored unchanged, and loads again."""
 
 from __future__ import annotations
 

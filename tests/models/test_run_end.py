@@ -18,7 +18,7 @@ SAME_LOSS = ("--lr", 0, "--patience", 3, "--dropout", 0)
 
 
 def train_once(monkeypatch, data, folder, *flags):
-    """In a process of its own, as far as fairseq's counts go; returns the last checkpoint."""
+    """Train in a process of its own, as far as fairseq's counts go; return the last checkpoint."""
     for name in COUNTED:
         monkeypatch.delattr(fairseq_cli.train.should_stop_early, name, raising=False)
     train_here(monkeypatch, data, folder, "--no-epoch-checkpoints", *flags)

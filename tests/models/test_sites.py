@@ -152,7 +152,7 @@ def test_the_norm_of_an_output_layer_is_no_site():
 
 
 def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, caplog):
-    """As its public code does in a Transformer: 4 heads, 1000 forwards after the encoder."""
+    """Its public code does so in a Transformer: 4 heads, 1000 forwards after the encoder."""
     released = ("--norm-type", "powernorm", "--norm-variant", "released", "--norm-placement", "pre")
     with caplog.at_level(logging.INFO, "norm_plugin"):
         model = build(*released, "--norm-warmup-updates", "40")
@@ -170,7 +170,7 @@ def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, cap
 
 
 def test_a_norm_that_mixes_positions_unsaid_reaches_no_model(build, monkeypatch):
-    """In the decoder, where --norm-type puts it, each position would see its future."""
+    """Each position would see its future in the decoder, where --norm-type puts the norm."""
     norm = norm_spec("rmsnorm").cls
     monkeypatch.setattr(position_leak_check, "_TRUE", set())
     monkeypatch.setattr(norm, "normalize", lambda self, x, valid: x - x.mean())

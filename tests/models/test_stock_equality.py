@@ -1,4 +1,4 @@
-"""With ``--norm-type layernorm`` the model is fairseq's own, key by key and bit by bit."""
+"""The model with ``--norm-type layernorm`` is fairseq's own, key by key and bit by bit."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_decoder_layer_attends_as_stock(build, flags, masked):
 
 @pytest.mark.parametrize("length", [2, 3])
 def test_a_decoder_layer_goes_on_from_earlier_keys_and_values(build, length):
-    """As code does that exports a model; the state to go on from is the last of the outputs."""
+    """Code that exports a model does so; the state to continue from is the last output."""
     x, memory = torch.randn(1, 2, 64), torch.randn(4, 2, 64)
     outputs = []
     for layer in first_layers(build, "decoder"):

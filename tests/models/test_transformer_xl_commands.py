@@ -93,7 +93,7 @@ def test_the_end_of_the_text_counts_no_target(text, tmp_path):
 
 @pytest.mark.parametrize("norm", [(), PRE_POWERNORM], ids=["post", "pre, powernorm"])
 def test_a_resumed_run_ends_bit_equal(norm, text, tmp_path):
-    """From within an epoch, with accumulated gradients, dropout and validations between."""
+    """The run is stopped within an epoch, with accumulated gradients, dropout and validations."""
     flags = (*norm, "--dropout", 0.2, "--update-freq", 2, "--max-update", 8)
     flags += ("--save-interval-updates", 3, "--validate-interval-updates", 2)
     through = train(text, tmp_path / "through", *flags)
@@ -131,7 +131,7 @@ def folder(text, tmp_path_factory):
 
 
 def test_validation_and_evaluation_give_the_loss_of_the_equations(text, folder, tmp_path, capsys):
-    """With one row, and with other lengths of segment and memory than in training."""
+    """The evaluation has one row, and other lengths of segment and memory than the training."""
     path = folder / "checkpoint_last.pt"
     overrides = ("--model-overrides", "{'mem_len': 40, 'clamp_len': 20, 'same_length': True}")
     evaluated = loss_of(path, text, tmp_path / "log", capsys)

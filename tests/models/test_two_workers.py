@@ -123,7 +123,7 @@ def read(path):
 
 
 def assert_same(state, expected):
-    """To the last bit."""
+    """Assert equality to the last bit."""
     torch.testing.assert_close(state, expected, rtol=0, atol=0, equal_nan=False)
 
 

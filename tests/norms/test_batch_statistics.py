@@ -17,7 +17,7 @@ WITH_WINDOWS = [form for form in FORMS if issubclass(norm_spec(form[0]).cls, Win
 
 
 @every_form
-def test_a_batch_of_padding_moves_no_statistic(name, options, ragged):
+def test_a_batch_of_padding_updates_no_statistic(name, options, ragged):
     norm = new_norm(name, **options)
     for seed in range(3):
         x, mask = ragged(seed)
@@ -127,7 +127,7 @@ def test_a_graph_of_gradients_reaches_no_statistic(name, options, kernels, ragge
 
 @every_form
 def test_a_scaled_loss_gives_the_scaled_gradient_and_the_same_statistics(name, options, ragged):
-    """As under --fp16 and --amp; a power of two, so not even rounding differs."""
+    """--fp16 and --amp scale so; the scale is a power of two, so not even rounding differs."""
     plain, scaled = new_norm(name, **options), new_norm(name, **options)
     for seed in range(6):
         scale = 2.0 ** (7 + seed)  # the scale changes during a run

@@ -35,7 +35,7 @@ def test_keeps_shape_and_dtype_for_any_leading_dimensions(name):
 
 @every_norm
 def test_the_mask_is_batch_by_time_however_the_input_lies(name):
-    """With T = B a mask fits both ways, and only one of them is right."""
+    """A mask fits both ways if T = B, and only one of them is right."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 4, DIM, generator=generator, dtype=torch.float64)
     x = x * torch.arange(1, 5).view(4, 1, 1)  # the times are unlike, so a transposed mask shows

@@ -75,7 +75,7 @@ def test_a_recomputed_forward_has_the_scale_too(name, reentrant):
 
 @pytest.mark.parametrize("name", WITH_SCALE)
 def test_a_loss_that_is_not_scaled_has_no_scale(name):
-    """As the second loss of a step, or another model beside one in half precision."""
+    """It may be the second loss of a step, or that of a model next to one in half precision."""
     plain, beside = model_of(name), model_of(name)
     scaler, other = scaler_of_cpu(), model_of(name)
     for step in range(4):

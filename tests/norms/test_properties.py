@@ -75,7 +75,7 @@ LAYOUTS = {
 
 
 def named(rows, lengths, dtype):
-    """A batch of one value for each sentence, to stand beside the drawn ones."""
+    """Return a batch of one value per sentence, to add to the drawn ones."""
     x = torch.tensor(rows, dtype=dtype).view(1, -1, 1).expand(max(1, *lengths), -1, 12)
     mask = torch.arange(len(x)).unsqueeze(0) >= torch.tensor(lengths).unsqueeze(1)
     return Batch(x.contiguous(), mask, training=True)

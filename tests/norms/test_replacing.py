@@ -317,7 +317,7 @@ def test_what_cannot_be_replaced(model, arguments, message):
 
 
 class Attention(nn.Module):
-    """As in transformers, whose attention says that it is causal."""
+    """An attention as in transformers, which says that it is causal."""
 
     def __init__(self):
         super().__init__()

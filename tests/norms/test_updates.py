@@ -78,7 +78,7 @@ def test_a_copy_counts_the_steps_of_its_own_optimizer():
 
 @pytest.mark.parametrize("updates", range(4))
 def test_a_copy_counts_from_what_it_loads(updates):
-    """Also where its buffer has been written as often as the one it was copied from."""
+    """It does so even if its buffer has been written as often as that of the original."""
     norm = build_norm("powernorm", DIM, warmup_updates=50)
     for _ in range(updates):
         norm(torch.ones(2, DIM))

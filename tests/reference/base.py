@@ -1,6 +1,6 @@
 """What every slow transcription has: they are obvious, position by position, in float64 numpy.
 
-They share no code with the package. x, y, g are (N, C): one row a position; valid is (N,).
+They share no code with the package. x, y, g are (N, C): one row per position; valid is (N,).
 ``forward`` returns y; ``backward`` takes dL/dy and returns dL/dx, leaving the gradients of
 parameters in ``grads``; ``state`` holds what must be equal after each step. ``weight`` arrives as
 gamma and ``bias`` as beta; any other parameter is found by its name among the options.

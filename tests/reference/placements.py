@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 EQUATIONS: dict[str, Callable[..., Any]] = {}
-"""From x and a stack to the output of the stack, by the name of the placement."""
+"""The functions from x and a stack to the output of the stack, by name of placement."""
 GAINS: dict[str, Callable[..., float]] = {}
 """The gain of W_V, W_O, W_1 and W_2 at the start, from side, N and M, by the name.
 

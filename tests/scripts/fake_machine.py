@@ -1,4 +1,4 @@
-"""A machine for scripts/setup.sh: a checkout, and a PATH with stand-ins for Python, pip and g++."""
+"""A machine for scripts/setup.sh: a checkout, and a PATH with fakes of Python, pip and g++."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ case "$*" in
     [[ -z ${{FAKE_PIP_KILLS_SETUP:-}} ]] || kill -KILL $PPID
     [[ $* == *"${{FAKE_PIP_FAILS:-}}"* ]] || exit 0
     [[ -z ${{FAKE_PIP_ERROR:-}} ]] || {{ echo "$FAKE_PIP_ERROR"; exit 1; }} ;;
-  *) echo "the stand-in for Python has no answer to: $*" >&2; exit 99 ;;
+  *) echo "the fake Python has no answer to: $*" >&2; exit 99 ;;
 esac
 """
 

@@ -40,7 +40,7 @@ def test_arguments_reach_python_unchanged(name, checkout, tmp_path):
     result = script(checkout, name, *argv, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     where, path, *given = result.stdout.splitlines()
-    assert where == str(tmp_path)  # relative folders count from where the user stands
+    assert where == str(tmp_path)  # relative folders are relative to the working directory
     assert path == str(checkout)
     assert given == ["-P", "-m", "norm_plugin", *SCRIPTS[name], *argv]
     assert result.stderr == "set up\n"  # not among the output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 
 FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
-"""Computes y from a norm, x (..., C) and the real positions; None where x is not supported."""
+"""Computes y from a norm, x (..., C) and the real positions; None if x is not supported."""
 
 
 class Norm(nn.Module):

@@ -59,7 +59,7 @@ def test_fewer_tokens_a_gpu_make_it_possible(gpus):
 
 
 def test_a_batch_of_sentences(gpus):
-    """As in a language model's recipe, which has no ``max_tokens``."""
+    """The settings of a language model have no ``max_tokens``."""
     gpus(8)
     given = {"dataset": {"batch_size": 16}, "optimization": {"update_freq": [4]}}
     made = for_workers(given, "4")

@@ -243,7 +243,7 @@ def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
 
 @pytest.fixture
 def here(tmp_path):
-    """Where the user stands."""
+    """The working directory of the user."""
     folder = tmp_path / "wo ich stehe, é"
     folder.mkdir()
     return folder

@@ -46,7 +46,7 @@ def last_lines(text):
 
 
 def test_a_run_ends_with_its_scores_and_the_path_of_its_result(runs):
-    """Also one that was done before."""
+    """A finished run prints them again."""
     for _ in range(2):
         result = runs.run("toy", "seed=2")
         (path,) = runs.work.glob("results/toy/*.json")

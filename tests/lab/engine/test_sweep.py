@@ -153,7 +153,7 @@ def outside(tmp_path):
     ],
 )
 def test_studies_and_experiments_outside_the_checkout(name, expected, outside, runs):
-    """By their paths, from where the user stands; the corpus is prepared by its own module."""
+    """They are found by paths relative to the working directory; a corpus has its own module."""
     (runs.folder / "here").mkdir()
     argv = ("sweep", name, "--work", str(runs.work))
     result = runs.command(*argv, here=runs.folder / "here")

@@ -138,7 +138,7 @@ def test_another_score_than_the_printed_one_is_a_note(tmp_path) -> None:
 
 
 def test_unknown_words_match_nothing() -> None:
-    # A reference's <unk> stands as <<unk>> in the log; in the dictionary it matches nothing.
+    # A reference's <unk> is printed as <<unk>> in the log; in the dictionary it matches nothing.
     # Precisions 5/6, 4/5, 3/4, 2/3: their product is 1/3, and 100 / 3 ** 0.25 = 75.98.
     for reference in ("a b c d e <<unk>>", "a b c d e <unk>"):
         assert fairseq_bleu([reference], ["a b c d e <unk>"]).startswith("BLEU4 = 75.98,")

@@ -188,7 +188,7 @@ def test_a_label_of_an_arm_does_not_change_its_line(tmp_path):
 
 
 def test_overlapping_splits_widen_the_interval_of_a_line(tmp_path):
-    """By Nadeau and Bengio: 1/2 + 1 for 1/2, where the test set is as large as the training set."""
+    """Nadeau and Bengio have 1/2 + 1 instead of 1/2 if test and training sets are equally large."""
     runs = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]
     baseline = {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER}
     study = read_study(folder_of(tmp_path, *runs, batch_run("batchnorm", 35.0), baseline))
@@ -272,7 +272,7 @@ def curves_of(*losses, subset="valid", length=30):
 
 
 def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_path):
-    """As on a corpus that is split anew for each seed."""
+    """The epochs of seeds differ in length on a corpus that each seed splits at random."""
     runs = [
         made_up(seed=seed, curves=curves_of(9.0 - seed, 8.0 - seed, 7.0 - seed, length=length))
         for seed, length in ((1, 30), (2, 32))

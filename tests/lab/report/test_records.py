@@ -65,7 +65,7 @@ def test_what_is_not_there_is_refused(record):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_name_of_a_figure_is_recorded(name):
-    """By the functions that make the records; the layers' names are those of weights."""
+    """The functions that make the records give every name; layers are named by their weights."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     batch = measures.moments(x)
     known = {

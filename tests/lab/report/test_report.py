@@ -152,7 +152,7 @@ ARMS = "Every arm against its baseline: BLEU."
 
 
 def test_the_verdict_comes_first(written):
-    """In both forms; with the number of seeds, and not their list."""
+    """Both forms begin with it, and have the number of seeds, not their list."""
     out, _ = written
     markdown = (out / "report.md").read_text()
     base, alike, far, gone = rows_of(markdown, ARMS)
@@ -221,7 +221,7 @@ def test_arms_have_the_labels_of_the_study_file(tmp_path):
 
 
 def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
-    """On random splits, the variance of the mean does not fall below a share of theirs."""
+    """The variance of the mean over random splits does not fall below a share of theirs."""
     splits = {"data__settings": {"split_seed": 1}, "scores__tokenized__sentences": 1000}
     runs = [
         made_up(norm, seed, bleu, **{**splits, "data__settings": {"split_seed": seed}})

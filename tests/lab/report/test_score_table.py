@@ -1,4 +1,4 @@
-"""The table of an experiment: its cells and notes, and which runs may stand in it."""
+"""The table of an experiment: its cells and notes, and which runs it may contain."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_run_is_a_row(tmp_path):
         made_up("rmsnorm", 2, 36.0, placement="post", curves=None, **split),
     )
     runs = read_results(*folders)
-    assert list(runs["norm"]) == ["rmsnorm", "layernorm"]  # toy_post stands before toy_pre
+    assert list(runs["norm"]) == ["rmsnorm", "layernorm"]  # toy_post precedes toy_pre
     rms, layer = runs.iloc[0], runs.iloc[1]
     assert (layer["score"], layer["valid_loss"], layer["train_loss"]) == (35.0, 3.0, 4.0)
     assert (layer["placement"], rms["placement"]) == ("pre", "post")

@@ -180,7 +180,7 @@ def test_equal_differences_show_nothing():
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
-    # 0.01 * 3; 0.02 * 2; 0.04 * 1, raised to what stands before it
+    # 0.01 * 3; 0.02 * 2; 0.04 * 1, raised to the one before it
     corrected = holm([0.04, 0.01, math.nan, 0.02])
     assert corrected == pytest.approx([0.04, 0.03, math.nan, 0.04], nan_ok=True)
     assert holm([]) == []
@@ -200,7 +200,7 @@ def test_one_shared_seed_does_not_discard_the_others():
 
 
 def test_no_number_of_splits_shows_a_small_difference():
-    """With n splits the variance of the mean does not fall below 1/8 of that of a difference."""
+    """The variance of the mean over n splits does not fall below 1/8 of that of a difference."""
     assert seeds_needed(2.0, 0.5, paired=True, test_to_train=1 / 8) == math.inf
     assert seeds_needed(2.0, 3.0, paired=True, test_to_train=1 / 8) > seeds_needed(
         2.0, 3.0, paired=True

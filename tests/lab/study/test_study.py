@@ -1,4 +1,4 @@
-"""Which runs may stand in one comparison."""
+"""Which runs may be in one comparison."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_runs_that_are_not_those_of_the_study_are_refused(tmp_path, change, mess
 
 
 def test_the_runs_of_an_arm_have_one_training(tmp_path):
-    """Also where the arms may differ in it."""
+    """They have one training even if the arms may differ in it."""
     runs = [made_up(seed=seed) for seed in (1, 2)]
     runs[1]["settings"]["optimization"] = {"max_update": 7000}
     with pytest.raises(CommandError, match="differ in settings of optimization"):
@@ -312,7 +312,7 @@ def test_pairs_stay_within_a_placement(tmp_path):
 
 
 def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
-    """Not arms of 12 layers with a baseline of 24."""
+    """Arms of 12 layers are not compared with a baseline of 24."""
 
     def arm(placement, layers):  # each at a learning rate of its own
         differs = {"model.norm_placement": placement, "model.decoder_layers": layers}

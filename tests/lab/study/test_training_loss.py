@@ -63,7 +63,7 @@ def test_a_line_of_the_log_weighs_as_many_updates_as_it_is_over(tmp_path):
 
 
 def test_without_losses_in_epochs_it_is_the_last_shared_epoch(tmp_path):
-    """As in early stopping; the stored mean over the last epoch of each run remains readable."""
+    """Early stopping ends so; the stored mean over the last epoch of each run stays readable."""
     long, short = points([9, 5, 3, 1], every=50), points([8, 6, 4], every=51)
     study = study_of(tmp_path, layernorm={"train": long}, rmsnorm={"train": short})
     assert losses_of(study) == {"layernorm": 3.0, "rmsnorm": 4.0}

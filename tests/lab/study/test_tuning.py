@@ -24,7 +24,7 @@ KEY = "optimization.lr"
 
 
 def trials_of(**arms):
-    """Each arm: its losses by learning rate, a list a seed; None where it diverged."""
+    """Each arm: its losses by learning rate, a list per seed; None if it diverged."""
     rows = [
         (arm, float(lr), seed, math.inf if loss is None else loss)
         for arm, by_rate in arms.items()
@@ -59,7 +59,7 @@ def test_a_flat_curve_is_noted():
 
 
 def test_sensitivity_is_the_mean_excess_over_the_best():
-    """By hand; the worst finite loss, 5.0, stands for that of what diverged."""
+    """It is computed by hand; the worst finite loss, 5.0, replaces that of diverged trials."""
     table = learning_rate_sensitivity(trials_of(a=STEEP, b=FLAT)).set_index("arm")
     first, second = (1.0 + 0.0 + 3.0) / 3, (1.0 + 0.0 + 2.8) / 3
     assert table.loc["a", "sensitivity"] == pytest.approx((first + second) / 2)

@@ -59,7 +59,7 @@ def imported_modules(source: str, package: str) -> Iterator[str]:
 
 
 def complaint(package: str, room: str, imported: str) -> str | None:
-    """Why a module in ``room`` of ``package`` may not import ``imported``; None where it may.
+    """Why a module in ``room`` of ``package`` may not import ``imported``; None if it may.
 
     ``room`` is empty for a module in the root of the package.
     """
@@ -103,7 +103,7 @@ def test_imports_go_one_way() -> None:
 
 
 def exists(imported: str) -> bool:
-    """Whether a module of ours, or a name in one, is imported from a file that is there."""
+    """Whether a module of ours, or a name in one, is imported from an existing file."""
     path = ROOT.joinpath(*imported.split("."))
     return any(
         each.with_name(f"{each.name}.py").is_file() or (each / "__init__.py").is_file()

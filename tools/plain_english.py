@@ -1,4 +1,4 @@
-"""Finds wording that a native reader has to decode, with what to write instead.
+"""Find wording that a native reader has to decode, and say what to write instead.
 
     python tools/plain_english.py          # the number of lines by pattern
     python tools/plain_english.py --lines  # each line
@@ -17,16 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ENDINGS = (".py", ".md", ".sh", ".yaml", ".html", ".cpp", ".h", ".inc")
+CODE = (".py", ".sh", ".cpp", ".h", ".inc")
+ENDINGS = (*CODE, ".md", ".yaml", ".html")
 SKIPPED = ("results/", "tools/plain_english.py", "tests/tools/test_plain_english.py")
 
 COUNTED = (
     "bits|GiB|hours|layers|MB|MiB|minutes|nats|numbers|points|runs|seconds|seeds|sentences|steps"
     "|times|tokens|trials|updates|values|vectors|words"
 )
+SINGLE = "cell|column|dot|file|label|line|list|panel|process|row|worker"
 PER = (
-    "arm|batch|branch|character|channel|core|dot|epoch|head|hour|layer|letter|line|minute|norm"
-    "|placement|process|row|run|second|seed|sentence|site|step|token|update|word|worker"
+    "arm|batch|branch|character|channel|claim|core|dot|epoch|GPU|head|hour|layer|letter|line|machine"
+    "|minute|node|norm|placement|process|row|run|second|seed|sentence|site|step|token|trial|update"
+    "|word|worker"
+)
+NO_SENTENCE = (
+    "Also|As|At|Beside|By|From|In|None (for|if|where)|Not|Of|On|That|The same|Those|To|What it|With"
+    "|Without"
 )
 
 
@@ -37,34 +44,65 @@ class Pattern:
     Attributes:
         expression: matches within a line.
         instead: what to write.
+        endings: the files to search, by the ends of their names.
     """
 
     expression: re.Pattern[str]
     instead: str
+    endings: tuple[str, ...] = ENDINGS
 
 
 PATTERNS = {
-    "a for per": Pattern(re.compile(rf"\b({COUNTED}) an? ({PER})\b"), "'per': nats per character"),
+    "a for per": Pattern(
+        re.compile(rf"\b({COUNTED}|(an?|one) ({SINGLE})) an? ({PER})\b"),
+        "'per': nats per character",
+    ),
     "less for minus": Pattern(
         re.compile(r"[`'\"}] less [`'\"{]|[nN]orm less (the )?[a-zA-Z`]+[nN]orm"),
         "'minus' or 'compared with'",
     ),
     "docstring that is no sentence": Pattern(
-        re.compile(r'"""(Of|That of|Those( of)?|The same|None where)\b'),
-        "what the function does, takes and returns",
+        re.compile(rf'"""({NO_SENTENCE})\b'), "what the function does, takes and returns"
     ),
     "move a statistic": Pattern(
         re.compile(
-            r"\b[mM]ov(e|es|ed|ing) (its |the |a |no |their )?(running )?(statistic|buffer)"
+            r"[mM]ov(e|es|ed|ing)[ _]((its|the|a|no|their)[ _])?(running )?(statistic|buffer)"
+            r"|\bstatistics? (is |are |was |were )?moved?\b"
         ),
         "'update'",
     ),
     "vague verb": Pattern(
         re.compile(
-            r"\bin work\b(?!\.)|\blooks on\b|\bis asked\b|\bwhat it finds\b|\bcan serve\b"
-            r"|had come to"
+            r"\bin work\b(?!\.)|\blook(s|ing) on\b|\bis asked\b|\bwhat it finds\b"
+            r"|\bcan(not)? serve\b|had come to"
         ),
         "the verb of the field",
+    ),
+    "where for if": Pattern(
+        re.compile(r"\b(None|NaN|[eE]mpty|[A-Za-z]*Error) where\b"), "'if'", CODE
+    ),
+    "stands": Pattern(
+        re.compile(r"\bstands?\b(?! (for|in for|still)\b)(?!-)"), "'is', 'is in', 'is called'", CODE
+    ),
+    "as it is": Pattern(
+        re.compile(r"\b(stays?|left|leaves?|kept|keeps?|taken|seen) as (it is|they are)\b"),
+        "'unchanged', 'does not change'",
+        CODE,
+    ),
+    "is there": Pattern(
+        re.compile(r"\b(is|are|was|were) (not )?there\b(?! (a|an|any|anything|no)\b)"),
+        "'exists', 'is installed', 'is missing'",
+        CODE,
+    ),
+    "of interest": Pattern(
+        re.compile(r"\bof interest\b"),
+        "'that matters', with what it matters for",
+        CODE,
+    ),
+    "PowerNorm's layer-scale": Pattern(
+        re.compile(r"\b(the|any|each|its|no|with|without|after|before) layer-scale\b(?![-`'\"])"),
+        "'RMS pre-scaling'; layer-scale is CaiT's",
+        CODE,
     ),
 }
 
@@ -93,7 +131,7 @@ def search(path: str, text: str) -> Iterator[Found]:
     """Yield the lines of a file that match a pattern."""
     for number, line in enumerate(text.splitlines(), start=1):
         for name, pattern in PATTERNS.items():
-            if pattern.expression.search(line):
+            if path.endswith(pattern.endings) and pattern.expression.search(line):
                 yield Found(name, path, number, line.strip())
 
 

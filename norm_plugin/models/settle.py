@@ -1,4 +1,4 @@
-"""From the settings of a model to its plan.
+"""Turn the settings of a model into its plan.
 
 The settings are fairseq's flat names and ours: those of a command line, of the ``model`` node of a
 YAML file, or of a checkpoint. Settings without any of ours mean LayerNorm at fairseq's sites.
@@ -67,7 +67,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
     """The plan of a model with these settings. It is the one place that decides on sites and norms.
 
     If a chosen norm has a warm-up whose length is not given, the warm-up of the learning rate
-    becomes its length, in ``args`` too. Settings that are complete stay as they are, so fairseq may
+    becomes its length, in ``args`` too. Settings that are complete do not change, so fairseq may
     hand them over again, as it does when it has read the flags and when it builds the model.
 
     Args:

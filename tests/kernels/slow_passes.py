@@ -43,7 +43,7 @@ def pointwise_y(
 
 
 def rstd_of(x: Tensor, groups: int, eps: float) -> Tensor | None:
-    """(N, G), or None without layer-scale."""
+    """The shape (N, G), or None without RMS pre-scaling."""
     if groups == 0:
         return None
     return 1 / (x.unflatten(1, (groups, -1)).square().mean(2) + eps).sqrt()

@@ -27,7 +27,7 @@ FOLDABLE = [
 
 
 def plain(name, *flags):
-    """The flags for ``name`` without layer-scale at every site of a pre-norm model."""
+    """The flags for ``name`` without RMS pre-scaling at every site of a pre-norm model."""
     spec = norm_spec(name)
     if spec.has_option("layer_scale_groups"):
         flags += ("--norm-layer-scale-groups", "0")
@@ -179,7 +179,7 @@ def folded(plan, gone):
 
 
 def test_options_that_no_norm_is_left_to_take_are_unset():
-    # powernorm goes, batchnorm stays: alpha_fwd must go, the layer-scale that both have stays
+    # powernorm goes, batchnorm stays: alpha_fwd must go, the pre-scaling that both have stays
     args = argparse.Namespace(
         norm_type="powernorm",
         norm_type_decoder_ffn="batchnorm",

@@ -12,7 +12,7 @@ from batches import FORMS, every_form, new_norm, state_of, step, upstream
 def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
     """A norm that updates a statistic with a weight of its own ends elsewhere."""
     norm = new_norm(name, **options)
-    for seed in range(3):  # what was there before is of no account
+    for seed in range(3):  # what the buffers held before does not matter
         x, mask = ragged(seed)
         step(norm, x, mask, upstream(x, mask))
     before = state_of(norm)

@@ -13,7 +13,7 @@ from norm_plugin.norms.base.inference import CannotFold
 
 
 def with_and_without_layer_scale(cases):
-    """Each case, and once more without its layer-scale, after which no norm folds."""
+    """Each case, and once more without its RMS pre-scaling, after which no norm folds."""
     for name, options in cases:
         yield name, options
         if norm_spec(name).has_option("layer_scale_groups"):

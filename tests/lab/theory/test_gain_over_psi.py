@@ -27,7 +27,7 @@ def test_after_a_layer_scale_the_mean_of_psi_squared_over_the_channels_is_1():
     """So with gamma = 1 not every channel can have gamma <= psi_B."""
     x, dy, gain = 7 * normal(40, 4), normal(40, 4, seed=1), torch.ones(4).double()
     ratio, error = gain_over_psi.ratios(x, dy, gain, groups=1)
-    # eps = 1e-5 stands beside a mean square of about 49
+    # eps = 1e-5 is small compared with a mean square of about 49
     assert ratio.pow(-2).mean().item() == pytest.approx(1, rel=1e-5)
     assert ratio.max() > 1 and error < ROUNDING
 

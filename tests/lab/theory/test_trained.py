@@ -38,7 +38,7 @@ def test_a_checkpoint_shows_the_gain_and_x_hat_at_every_norm_of_its_encoder(chec
         same = frame[["model", "norm", "layer_scale", "placement"]].drop_duplicates()
         assert same.to_numpy().tolist() == [["90 updates", "powernorm", 1, "pre"]]
         pd.testing.assert_frame_equal(pd.DataFrame(claim.measure_once(options)), frame)
-    # in the warm-up x is divided by psi_B; the layer-scale makes the mean of psi_B^2 be 1
+    # in the warm-up x is divided by psi_B; the pre-scaling makes the mean of psi_B^2 be 1
     assert frame["mean_length2"].to_numpy() == pytest.approx(frame["channels"], rel=1e-3)
     gains = pd.DataFrame(gain_over_psi.measure_once(options))
     assert gains["identity_error"].max() < 1e-9

@@ -94,7 +94,7 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
     assert main([*map(str, folders), "--out", str(out), "--vary", KEY]) == 0
     text = (out / "report.md").read_text()
     assert "| layernorm, pre | 0.002 | 2 |" in text
-    assert "The same runs chose the value" in text
+    assert "also chose the value" in text
     assert (out / "sensitivity.svg").exists() and f"--vary {KEY}" in text
 
 
@@ -111,7 +111,7 @@ def test_an_arm_without_validation_losses_is_left_out(arm, tmp_path):
         return
     chosen, tuned = select_best_per_arm(study, KEY)
     assert chosen.arms == ["layernorm, pre"]
-    assert tuned.rule.endswith("Left out, since no run has a validation loss: far, pre.")
+    assert tuned.rule.endswith("Excluded, because no run has a validation loss: far, pre.")
 
 
 def test_there_has_to_be_something_to_vary(tmp_path):

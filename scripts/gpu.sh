@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks, measures and trains on a GPU. See --help.
+# Test, measure and train on a GPU. See --help.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -10,33 +10,33 @@ usage() {
   cat <<EOF
 Usage: scripts/gpu.sh [options]
 
-Checks, measures and trains on a GPU, in one command:
+Test, measure and train on a GPU, in one command:
 
   bash scripts/gpu.sh --minutes 60                 # an NVIDIA GPU
   bash scripts/gpu.sh --wheels DIR --raw DIR       # no network
-  bash scripts/gpu.sh --device cpu --quick         # tries the command out without a GPU
+  bash scripts/gpu.sh --device cpu --quick         # try the command without a GPU
 
-Parts: install what is missing; kernels, in C++; tests that touch a device, in three precisions, with
+Parts: install missing packages; kernels, in C++; tests that use a device, in three precisions, with
 trainings by --fp16, --bf16, --amp and --memory-efficient-fp16; sanitizer, the kernels under NVIDIA's
-compute-sanitizer; two-gpus; layers and updates, what they cost; multi30k with preset=paper, for which
+compute-sanitizer; two-gpus; layers and updates, their speed; multi30k with preset=paper, for which
 41.02 BLEU is published, with more norms and seeds while there is time.
 
-A part that fails or takes too long costs no other part. The same command goes on after it was cut
-off: parts that have passed with the same code and options are not repeated. Rows of the benchmarks go
-to benchmarks/results/ and results to results/; with --quick or on a CPU to --out.
+If a part fails or takes too long, the other parts still run. After an interruption, the same command
+resumes: parts that have passed with the same code and options are not repeated. Rows of the
+benchmarks go to benchmarks/results/ and results to results/; with --quick or on a CPU to --out.
 
 The Python is that of .venv. Without .venv, it is \$PYTHON or python3 with its own torch, in an
-environment of its own below --out; where that has no torch, scripts/setup.sh makes .venv first.
+environment of its own in --out; if it has no torch, scripts/setup.sh creates .venv first.
 
 Options:
   --device DEVICE   cuda (default) or cpu
-  --quick           as little as shows that all works
-  --minutes N       time for all parts together (default: 120)
-  --wheels DIR      install from there only
-  --raw DIR         holds multi30k/, which is else downloaded
-  --out DIR         for logs and for what is made on the way (default: work/gpu)
-  --parts PART...   only those that begin so
-  --help            this text
+  --quick           run as little as shows that everything works
+  --minutes N       time for all parts together, in minutes (default: 120)
+  --wheels DIR      install only from this folder
+  --raw DIR         folder with multi30k/ (default: download it)
+  --out DIR         folder for logs and temporary files (default: work/gpu)
+  --parts PART...   run only the parts whose names begin like this
+  --help            print this text
 EOF
 }
 
@@ -69,8 +69,8 @@ while (($#)); do
   esac
   shift
 done
-[[ $device == cuda || $device == cpu ]] || die "--device is $device; give cuda or cpu"
-[[ $minutes =~ ^[0-9]+$ ]] || die "--minutes is $minutes; give a whole number"
+[[ $device == cuda || $device == cpu ]] || die "--device is $device; it must be cuda or cpu"
+[[ $minutes =~ ^[0-9]+$ ]] || die "--minutes is $minutes; it must be an integer"
 cd "$root"
 mkdir -p "$out/logs" "$out/passed"
 code=$(find norm_plugin configs data-prep benchmarks tests scripts setup.py requirements.lock \
@@ -119,12 +119,12 @@ part() {  # NAME SECONDS COMMAND...
   esac
 }
 
-install() {  # what the Python $1 lacks, beside its torch, in an environment that sees it
+install() {  # install what the Python $1 lacks, except its torch, in an environment that sees it
   local source=() pins tools name files
   pins=$(grep -E '^[a-zA-Z].*==' requirements.lock | grep -vE '^(torch|triton)==')
   if [[ $wheels ]]; then
     source=(--no-index --find-links "$wheels")
-    # made for another Python, the folder may hold other versions than the lock, and not all
+    # a folder made for another Python may have other versions than the lock, and lack some
     files=$(find "$wheels" -maxdepth 1 -printf '%f\n' | tr 'A-Z.-' 'a-z__')
     pins=$(while IFS='=' read -r name _; do
       if grep -q "^$(tr 'A-Z.-' 'a-z__' <<<"$name")_[0-9]" <<<"$files"; then
@@ -138,7 +138,7 @@ install() {  # what the Python $1 lacks, beside its torch, in an environment tha
   # fairseq's build imports torch and numpy, so it is not isolated
   local pip=("$out/venv/bin/python" -m pip install --no-input --no-deps --no-build-isolation "${source[@]}")
   tools=$(grep -E '^(numpy|cython|setuptools|wheel|ninja)(=|$)' <<<"$pins") || true
-  # shellcheck disable=SC2086  # a word each
+  # shellcheck disable=SC2086  # one word each
   if [[ $tools ]]; then "${pip[@]}" $tools || return; fi
   "${pip[@]}" -r <(echo "$pins")
 }

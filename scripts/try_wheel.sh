@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tries an installed norm_plugin outside the checkout. See --help.
+# Test an installed norm_plugin outside the checkout. See --help.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -8,9 +8,9 @@ usage() {
   cat <<EOT
 Usage: scripts/try_wheel.sh PYTHON
 
-Tries the norm_plugin that PYTHON has installed with its extra fairseq, in a folder outside the
+Test the norm_plugin that PYTHON has installed with its extra fairseq, in a folder outside the
 checkout: the folder for --user-dir, a norm, the flags of a recipe, and two updates of fairseq-train.
-With NORM_KERNELS=cpu it fails where the C++ kernels are not built.
+With NORM_KERNELS=cpu it fails if the C++ kernels are not built.
 EOT
 }
 

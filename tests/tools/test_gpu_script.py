@@ -72,7 +72,7 @@ def test_without_time_nothing_begins(gpu):
     ("flags", "message"),
     [
         ((), "error: torch finds no CUDA device; give --device cpu --quick"),
-        (("--device", "tpu"), "error: --device is tpu; give cuda or cpu"),
+        (("--device", "tpu"), "error: --device is tpu; it must be cuda or cpu"),
         (("--minutes",), "error: --minutes needs a value; see --help"),
         (("--slow",), "error: unknown option --slow; see --help"),
     ],

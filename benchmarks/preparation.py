@@ -57,7 +57,7 @@ def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Itera
 
 
 def write_raw(raw: Path, pairs: int, new_words: float, folder: Path) -> dict[str, Path]:
-    """Write the test set of WMT14, repeated to `pairs` pairs; returns the file of each side."""
+    """Write the test set of WMT14, repeated to `pairs` pairs; return the file of each side."""
     paths = {}
     for seed, language in enumerate(wmt14.LANGUAGES):
         name = f"train.{language}"

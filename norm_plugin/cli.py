@@ -150,7 +150,7 @@ def check_user_dir(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; raises CommandError."""
+    """Run the command line; raise CommandError if it fails."""
     verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     if verb and verb not in ("-h", "--help"):
         hide_warnings()

@@ -207,7 +207,7 @@ class Corpora:
 
 
 def _checked(result: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command has printed; raises :class:`RowError` if it failed."""
+    """Return what a command has printed; raise :class:`RowError` if it failed."""
     if result.returncode:
         lines = (result.stdout + result.stderr).strip().splitlines()
         raise RowError(f"{shlex.join(map(str, result.args))[-200:]}: " + " / ".join(lines[-3:]))

@@ -35,7 +35,7 @@ class Setup(NamedTuple):
         return dict(word.split("=", 1) for word in self.options.split())
 
     def build(self, channels: int) -> Norm:
-        """Return the norm; raises ValueError for an unknown norm or option."""
+        """Return the norm; raise ValueError for an unknown norm or option."""
         return build_norm(self.norm, channels, **self.values())
 
     @property

@@ -104,7 +104,7 @@ def _is_binarized(out: Path) -> bool:
 
 
 def binarize(out: Path, destination: Path) -> list[str]:
-    """Write the binary text of the corpus in `out` to `destination`; returns the files' names."""
+    """Write the binary text of the corpus in `out` to `destination`; return the files' names."""
     manifest, names = read_manifest(out), []
     for split in SPLITS:
         for side in sides(manifest):

@@ -70,7 +70,7 @@ MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; prints one line of JSON."""
+    """Run the command; print one line of JSON."""
     if list(argv) in (["-h"], ["--help"]):
         print(f"usage: norm-plugin compose JSON\n\n{__doc__}")
         return 0

@@ -240,7 +240,7 @@ class Execution:
         }
 
     def command(self, stage: str, command: Sequence[str], meter: Meter) -> int:
-        """Run a command to its end; returns its peak memory."""
+        """Run a command to its end; return its peak memory."""
         log = self.spec.log_of(stage)
 
         def read(line: str) -> None:

@@ -52,7 +52,7 @@ class Job:
         )
 
     def execute(self) -> None:
-        """Execute the run; raises as :func:`norm_lab.engine.execution.execute` does."""
+        """Execute the run; raise as :func:`norm_lab.engine.execution.execute` does."""
         spec = compose(self.request).runs[0] if self.spec is None else self.spec
         execute(spec, os.environ, self.request.retry)
 

@@ -184,7 +184,7 @@ LOCK_ATTEMPTS, LOCK_WAIT = 5, 0.05  # seconds
 
 @contextmanager
 def hold_lock(folder: Path, what: str) -> Iterator[int]:
-    """Hold the lock of ``folder``; yields its file descriptor, which children inherit.
+    """Hold the lock of ``folder``; yield its file descriptor, which children inherit.
 
     The system releases the lock when the last process that holds it has ended.
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ from norm_lab.config.recipes import (
     read_recipe,
     without_defaults,
 )
+from norm_lab.config.renamed import stored_flags
 from norm_lab.config.request import AUTO, Composed, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
@@ -187,6 +189,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         CommandError: the experiment, preset, an override or a flag is unknown, a value is wrong, no
             chosen norm has an option, or the GPUs cannot share the batch.
     """
+    request = replace(request, extra_flags=tuple(stored_flags(request.extra_flags)))
     choices, overrides = split_choices(overrides)
     experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
     metric = find_metric(experiment.metric)

@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import norm_plugin
+from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_keys
 from norm_lab.config.request import AUTO
 from norm_lab.metrics.flags import (
     LOGGING,
@@ -80,7 +81,8 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
                 f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or give with "
                 "--user-dir the folder that registers it"
             )
-    recipe = copy.deepcopy(_compose(path, tuple(for_hydra)))
+    recipe = copy.deepcopy(_compose(path, tuple(stored_overrides(for_hydra))))
+    use_stored_keys(recipe)
     if own_norm is not None:
         recipe["model"]["norm_type"] = own_norm
     return recipe
@@ -273,5 +275,6 @@ def main(argv: Sequence[str]) -> int:
         recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(recipe)
     check_no_code(flags, recipe["common"].get("user_dir") if args.user_dir else None)
+    flags = shown_flags(flags)
     print(shlex.join(flags) if args.shell else "\n".join(flags))
     return 0

@@ -18,11 +18,14 @@ from norm_plugin.models.flags import (
     CHOICES,
     PLACEMENT,
     PLACEMENT_OF,
+    RENAMED,
     SITE_FLAGS,
     VALUES,
     flag_of,
     norm_type_field,
     option_field,
+    shown_key,
+    use_stored_keys,
 )
 from norm_plugin.models.plan import LAYERNORM, Plan
 from norm_plugin.models.settle import settle
@@ -57,6 +60,7 @@ def _restored(values: dict[str, Any]) -> NormConfig:
 def config_class(stock: Any = NormConfig) -> Any:
     """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.
 
+    A flag with an old name has a field for each of its names; the help has the new one only.
     Norms and placements that were registered after import have their flags too. Every field except
     ``norm_type`` is None when not given.
     """
@@ -72,12 +76,14 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
 
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
-        if key in {field[0] for field in fields}:
-            raise ValueError(
-                f"{flag_of(key)} has two meanings: {text!r}, and one of the plugin's own flags. "
-                "Give the option of the norm another name"
-            )
-        fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
+        for name in dict.fromkeys((shown_key(key), key)):
+            if name in {field[0] for field in fields}:
+                raise ValueError(
+                    f"{flag_of(key)} has two meanings: {text!r}, and one of the plugin's own "
+                    "flags. Give the option of the norm another name"
+                )
+            help_text = argparse.SUPPRESS if name in RENAMED else text
+            fields.append((name, Optional[kind], _field(None, help_text)))  # noqa: UP045
 
     for key, choice in CHOICES.items():
         add(key, ChoiceEnum(list(choice.choices())), choice.help)
@@ -101,7 +107,7 @@ def site_flags() -> list[tuple[str, str]]:
     """The flags that choose norms and their place, each with its meaning."""
     cfg = config_class()()
     fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES, *VALUES]
-    return [(flag_of(field), cfg._get_help(field)) for field in fields]
+    return [(flag_of(field), cfg._get_help(shown_key(field))) for field in fields]
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
@@ -110,6 +116,7 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
     """
+    use_stored_keys(args)
     plan = settle(args, sides)
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
@@ -180,7 +187,8 @@ def check_keys(
         else:
             known.add(field.name)
     if unknown := sorted(set(values) - known):
-        raise ValueError("; ".join(_about_unknown(key, known) for key in unknown))
+        shown = known - RENAMED.keys()
+        raise ValueError("; ".join(_about_unknown(key, shown) for key in unknown))
 
 
 def _about_unknown(key: str, known: Iterable[str]) -> str:

@@ -5,8 +5,9 @@ The options of the norms have flags too, which the norms declare themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
 from norm_plugin.models.embeddings import EMBEDDINGS, PLAIN
@@ -22,6 +23,16 @@ FUSED_DROPOUT = "norm_fused_dropout"
 HEAD_WIDTH = "norm_head_width"
 HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
+
+RENAMED = {
+    HEAD_WIDTH: "norm_qkv_scope",
+    STAT_TOKENS: "norm_ghost_batch_tokens",
+    ALLOW: "norm_allow_mismatch",
+}
+"""The names that users see, by the keys that checkpoints and results store.
+
+Both are accepted, as flags, keys of YAML and overrides.
+"""
 
 
 class Choice(NamedTuple):
@@ -63,8 +74,8 @@ CHOICES = {
     HEAD_WIDTH: Choice(
         lambda: (HEAD, FULL),
         HEAD,
-        "the channels that a norm of queries, keys or values normalizes together: those of each "
-        "head, or all channels before the heads are split (OLMo 2)",
+        "the channels that a norm of queries, keys or values normalizes together: head (those of "
+        "each head), full (all of them, before the heads are split, as in OLMo 2)",
     ),
     NAN_CHECK: Choice(
         lambda: ON_OFF, "on", "stop training if the input of a norm is NaN or infinite"
@@ -103,7 +114,7 @@ class Value(NamedTuple):
 VALUES = {
     STAT_TOKENS: Value(
         int,
-        "take batch statistics over groups of N tokens of the batch instead of all of them; "
+        "take batch statistics over groups of N tokens (ghost batches) instead of the whole batch; "
         "statistics are then not synchronized over workers",
     ),
     RECORD: Value(
@@ -150,4 +161,47 @@ def option_field(name: str) -> str:
 
 def flag_of(field: str) -> str:
     """Return the command-line flag of a configuration key: ``norm_init`` -> ``--norm-init``."""
-    return "--" + field.replace("_", "-")
+    return "--" + shown_key(field).replace("_", "-")
+
+
+def shown_key(field: str) -> str:
+    """Return the name that users see for a configuration key."""
+    return RENAMED.get(field, field)
+
+
+def stored_key(name: str) -> str:
+    """Return the configuration key that is stored, by the name that users see or by itself."""
+    return next((key for key, new in RENAMED.items() if new == name), name)
+
+
+def use_stored_keys(settings: Any) -> None:
+    """Replace the new names in ``settings`` by the keys that are stored, in place.
+
+    Args:
+        settings: a Namespace, the ``model`` node of a YAML file, or a dictionary.
+
+    Raises:
+        ValueError: both names of a setting are given, with different values.
+    """
+    values = vars(settings) if isinstance(settings, argparse.Namespace) else settings
+    for key, new in RENAMED.items():
+        if new not in values:
+            continue
+        value, other = values[new], values.get(key)
+        del values[new]
+        if value is not None:
+            check_one_value({flag_of(key): value, "--" + key.replace("_", "-"): other})
+            values[key] = value
+
+
+def check_one_value(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting has different values by its names; None is no value."""
+    words = {True: "on", False: "off"}  # YAML reads on and off as booleans
+    values = {
+        name: str(words[value] if isinstance(value, bool) else value)
+        for name, value in given.items()
+        if value is not None
+    }
+    if len(set(values.values())) > 1:
+        both = " and ".join(f"{name} {value}" for name, value in values.items())
+        raise ValueError(f"{both} are one setting, by its new and its old name; give one of them")

@@ -1,4 +1,4 @@
-"""``--norm-allow-change on``: load a checkpoint that was trained with other norms.
+"""``--norm-allow-mismatch on``: load a checkpoint that was trained with other norms.
 
 What the checkpoint and the model share is loaded: the weights of the stock modules, and the gain
 and the offset of a norm if both norms have them in the same shape. The other entries of norms and

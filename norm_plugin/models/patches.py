@@ -31,6 +31,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
+from norm_plugin.models.flags import stored_key
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
@@ -294,11 +295,18 @@ def around_load_checkpoint(
 
 
 @wraps(checkpoint_utils, "load_checkpoint_to_cpu", "tests/checkpoints/test_unsafe_checkpoints.py")
-def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any) -> Any:
+def around_read_checkpoint(
+    load: Function,
+    path: str,
+    arg_overrides: dict[str, Any] | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Stored settings that fairseq evaluates must not run as code; an error must name what the
     safe loader refuses; and numpy arrays that fairseq has stored must be readable."""
+    overrides = arg_overrides and {stored_key(key): v for key, v in arg_overrides.items()}
     with safe_loading(path):
-        state = load(path, *args, **kwargs)
+        state = load(path, overrides, *args, **kwargs)
     for name in ("cfg", "args"):
         check_settings(plain(state.get(name)), path)
     arrays_in_meters(state)

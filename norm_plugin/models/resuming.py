@@ -25,7 +25,15 @@ import torch
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from norm_plugin.models.flags import ALLOW, EMBEDDING, HEAD_WIDTH, INIT, STAT_TOKENS, flag_of
+from norm_plugin.models.flags import (
+    ALLOW,
+    EMBEDDING,
+    HEAD_WIDTH,
+    INIT,
+    STAT_TOKENS,
+    flag_of,
+    shown_key,
+)
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import safe_loading
 from norm_plugin.models.settle import settle
@@ -115,10 +123,12 @@ def differences(
         for name, value in old.all_options.items():
             if not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
-    compare(STAT_TOKENS, stored.stat_tokens, given.stat_tokens, "all sites")
+    compare(shown_key(STAT_TOKENS), stored.stat_tokens, given.stat_tokens, "all sites")
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
-        compare(HEAD_WIDTH, stored.head_width, given.head_width, "queries, keys and values")
+        compare(
+            shown_key(HEAD_WIDTH), stored.head_width, given.head_width, "queries, keys and values"
+        )
     if not anew:
         for side, init in stored.initialization.items():
             compare(INIT, init, given.initialization[side], f"{side} layers")
@@ -131,7 +141,7 @@ def differences(
 def check_resuming(
     path: str, settings: Any, anew: bool, sides: Sequence[str] = SIDES, plan: Plan | None = None
 ) -> Plan | None:
-    """Raise ValueError if ``path`` has other norms, unless ``--norm-allow-change`` is on.
+    """Raise ValueError if ``path`` has other norms, unless ``--norm-allow-mismatch`` is on.
 
     Returns:
         The plan of the checkpoint if it differs and may do so; else None.
@@ -166,7 +176,11 @@ def check_resuming(
     if given.get(ALLOW) == "on":
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
-    meant = f"; if this is intended, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
+    meant = (
+        f"; if this is intended, {flag_of(ALLOW)} on (model.{shown_key(ALLOW)}=on in YAML)"
+        if ours
+        else ""
+    )
     raise ValueError(
         f"{path} was trained with other norms than those of this run: {differing}. "
         f"Give the norms of the checkpoint, or another --save-dir{meant}"

@@ -34,6 +34,7 @@ from norm_plugin.models.flags import (
     flag_of,
     norm_type_field,
     option_field,
+    use_stored_keys,
 )
 from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.plan import (
@@ -122,7 +123,9 @@ def _as_namespace(args: Any) -> argparse.Namespace:
     """The settings as attributes, which are read faster than those of a node of omegaconf."""
     if OmegaConf.is_config(args):
         args = OmegaConf.to_container(args, resolve=True)
-    return argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
+    settings = argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
+    use_stored_keys(settings)
+    return settings
 
 
 # ---- sites ----------------------------------------------------------------------------------

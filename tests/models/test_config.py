@@ -200,12 +200,12 @@ REFUSED = """
     fixup is undefined with placement rezero of the decoder: every branch and its weight
 --norm-embedding fixnorm --adaptive-softmax-cutoff 10,20
     adaptive_softmax_cutoff is .*, but --norm-embedding fixnorm needs embeddings in one matrix
---norm-type batchnorm --norm-stat-tokens 0
-    --norm-stat-tokens is 0; it must be 1 or more
---norm-stat-tokens 9
+--norm-type batchnorm --norm-ghost-batch-tokens 0
+    --norm-ghost-batch-tokens is 0; it must be 1 or more
+--norm-ghost-batch-tokens 9
     none of the chosen norms, layernorm, has batch statistics
---norm-type batchnorm --norm-stat-tokens 9 --norm-sync on
-    --norm-stat-tokens 9 contradicts --norm-sync on
+--norm-type batchnorm --norm-ghost-batch-tokens 9 --norm-sync on
+    --norm-ghost-batch-tokens 9 contradicts --norm-sync on
 --norm-record 0
     --norm-record is 0; it must be 1 or more
 --norm-record-file f
@@ -253,7 +253,7 @@ def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypat
     with pytest.raises(ValueError, match=r"LayerDrop \(0.5\) .*: give --norm-sync off"):
         build(*flags)
     build(*flags, "--norm-sync", "off")
-    build(*flags, "--norm-stat-tokens", "50")  # which switches the sums over workers off
+    build(*flags, "--norm-ghost-batch-tokens", "50")  # which switches the sums over workers off
     build(*flags[:2], "--decoder-layerdrop", "0.5")  # the decoder keeps layernorm
 
 

@@ -82,7 +82,7 @@ every_placement = pytest.mark.parametrize("name", [*PLACEMENTS, *OWN])
 
 
 QUERY_AND_KEY = ("--norm-type-query", "layernorm", "--norm-type-key", "layernorm")
-OVER_ALL_CHANNELS = (*QUERY_AND_KEY, "--norm-type-value", "layernorm", "--norm-head-width", "full")
+OVER_ALL_CHANNELS = (*QUERY_AND_KEY, "--norm-type-value", "layernorm", "--norm-qkv-scope", "full")
 
 
 CHECKPOINT = ("--checkpoint-activations",)

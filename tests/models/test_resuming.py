@@ -112,14 +112,16 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
     with pytest.raises(ValueError, match="stored layernorm, given groupnorm") as refused:
         train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
     assert str(checkpoint(*LAYERNORM)) in str(refused.value)
-    assert "--norm-allow-change on" in str(refused.value)
+    assert "--norm-allow-mismatch on" in str(refused.value)
     with caplog.at_level(logging.WARNING, logger="norm_plugin"):
-        trainer = train_here(monkeypatch, toy, tmp_path, *TWO, *flags, "--norm-allow-change", "on")
+        trainer = train_here(
+            monkeypatch, toy, tmp_path, *TWO, *flags, "--norm-allow-mismatch", "on"
+        )
     assert trainer.get_num_updates() == 2
     assert any("stored layernorm, given groupnorm" in line for line in caplog.messages)
 
 
-ALLOWED = ("--norm-allow-change", "on")
+ALLOWED = ("--norm-allow-mismatch", "on")
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)
@@ -152,7 +154,7 @@ def test_a_stock_model_continues_with_any_norm(
 
 def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monkeypatch, caplog):
     path = checkpoint(*LAYERNORM)
-    flags = ("--norm-placement", "rezero", "--norm-allow-change", "on", "--restore-file", path)
+    flags = ("--norm-placement", "rezero", "--norm-allow-mismatch", "on", "--restore-file", path)
     assert train_here(monkeypatch, toy, tmp_path, *TWO, *flags).get_num_updates() == 2
     assert "the optimizer restarts" in caplog.text
     assert "keep initial values: encoder.layers.*.placement." in caplog.text
@@ -161,7 +163,7 @@ def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monk
 
 def test_what_is_no_norm_must_fit(checkpoint, toy, tmp_path, monkeypatch):
     flags = ("--norm-type", "rmsnorm", "--norm-placement", "pre", "--encoder-ffn-embed-dim", 8)
-    flags += ("--norm-allow-change", "on", "--restore-file", checkpoint(*LAYERNORM))
+    flags += ("--norm-allow-mismatch", "on", "--restore-file", checkpoint(*LAYERNORM))
     with pytest.raises(Exception, match="please ensure that the architectures match"):
         train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
 
@@ -181,7 +183,7 @@ def test_a_stock_model_takes_no_other_norm(checkpoint, toy, tmp_path, monkeypatc
     flags = (*TWO, *STOCK_PRE, "--arch", "transformer", "--restore-file", path)
     with pytest.raises(ValueError, match="stored groupnorm, given layernorm") as refused:
         train_here(monkeypatch, toy, tmp_path, *flags)
-    assert "--norm-allow-change" not in str(refused.value)  # a stock model has no such flag
+    assert "--norm-allow-mismatch" not in str(refused.value)  # a stock model has no such flag
     path = checkpoint(*LAYERNORM)
     assert train_here(monkeypatch, toy, tmp_path, *flags[:-1], path).get_num_updates() == 2
 

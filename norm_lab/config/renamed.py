@@ -1,0 +1,88 @@
+"""New and old names of the model's settings, in overrides and in flags.
+
+``norm_plugin/models/flags.py`` declares them. Whatever is stored of a run has the old names. So a
+run by the new ones is the same run, and is compared with older results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from norm_lab.metrics.flags import Recipe, flag_of, flag_settings
+from norm_plugin.io.command_line import CommandError
+
+
+def stored_overrides(overrides: Sequence[str]) -> list[str]:
+    """Overrides with the old names of the settings of ``model``.
+
+    Such an override replaces what a file gives by either name.
+
+    Raises:
+        CommandError: both names of a setting are overridden, with different values.
+    """
+    from norm_plugin.models.flags import RENAMED, stored_key  # it imports fairseq
+
+    changed: list[str] = []
+    given: dict[str, dict[str, str]] = {}
+    for override in overrides:
+        name, equals, value = override.lstrip("+").partition("=")
+        group, _, setting = name.partition(".")
+        key = stored_key(setting)
+        if group != "model" or key not in RENAMED or not equals:
+            changed.append(override)
+            continue
+        given.setdefault(key, {})[name] = value
+        changed += [f"++model.{key}={value}", f"++model.{RENAMED[key]}=null"]
+    for values in given.values():
+        _check_one_value(values)
+    return changed
+
+
+def use_stored_keys(recipe: Recipe) -> None:
+    """Replace new names of settings of ``model`` by the old ones, in place.
+
+    Raises:
+        CommandError: a file gives both names of a setting, with different values.
+    """
+    from norm_plugin.models import flags  # it imports fairseq
+
+    try:
+        flags.use_stored_keys(recipe.get("model", {}))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def stored_flags(flags: Sequence[str]) -> list[str]:
+    """Flags of ``fairseq-train`` with the old names of those of the model.
+
+    Raises:
+        CommandError: both names of a flag are given, with different values.
+    """
+    from norm_plugin.models.flags import RENAMED  # it imports fairseq
+
+    given = {flag_of(key): value for key, value in flag_settings(flags).items()}
+    for old, new in RENAMED.items():
+        _check_one_value({flag_of(name): given.get(flag_of(name)) for name in (new, old)})
+    return _replaced(flags, {flag_of(new): flag_of(old) for old, new in RENAMED.items()})
+
+
+def shown_flags(flags: Sequence[str]) -> list[str]:
+    """Flags of ``fairseq-train`` with the new names of those of the model."""
+    from norm_plugin.models.flags import RENAMED  # it imports fairseq
+
+    return _replaced(flags, {flag_of(old): flag_of(new) for old, new in RENAMED.items()})
+
+
+def _replaced(flags: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    parts = [flag.partition("=") for flag in flags]
+    return ["".join((names.get(name, name), equals, value)) for name, equals, value in parts]
+
+
+def _check_one_value(given: Mapping[str, Any]) -> None:
+    from norm_plugin.models.flags import check_one_value
+
+    try:
+        check_one_value(given)
+    except ValueError as error:
+        raise CommandError(str(error)) from error

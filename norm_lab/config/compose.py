@@ -214,7 +214,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         request.gpus,
         request.extra_flags,
         elsewhere=request.elsewhere,
-        change_batch=request.change_batch,
+        scale_batch_size=request.scale_batch_size,
         srun=request.srun,
     )
     if recipe["common"].get("log_interval") == base["common"].get("log_interval"):
@@ -323,7 +323,7 @@ def _workers_label(request: Request, on_cpu: bool) -> str:
     if request.gpus in (AUTO, "1"):
         return ""
     kind = "workers" if on_cpu else "gpus"
-    return f"-{request.gpus}{kind}" + ("-batch" if request.change_batch else "")
+    return f"-{request.gpus}{kind}" + ("-batch" if request.scale_batch_size else "")
 
 
 def _hyperparameters(

@@ -200,7 +200,7 @@ def _parser(verb: str, description: str) -> Parser:
         allow_abbrev=False,
     )
     parser.set_defaults(
-        grid=False, status=False, launcher="local", gpus="auto", change_batch=False, srun=False
+        grid=False, status=False, launcher="local", gpus="auto", scale_batch_size=False, srun=False
     )
     group = parser.add_argument_group("where and how")
     for flag, metavar, text in (
@@ -257,7 +257,12 @@ def _add_one_run(parser: Parser) -> None:
         "update does not change, so N must divide it",
     )
     group.add_argument(
-        "--change-batch", action="store_true", help="multiply the batch size by the number of GPUs"
+        "--scale-batch-size",
+        action="store_true",
+        help="multiply the batch size by the number of GPUs, instead of dividing update_freq",
+    )
+    group.add_argument(  # its old name
+        "--change-batch", dest="scale_batch_size", action="store_true", help=argparse.SUPPRESS
     )
     group.add_argument(
         "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"

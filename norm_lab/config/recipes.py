@@ -168,7 +168,7 @@ def for_workers(
     extra_flags: Sequence[str] = (),
     *,
     elsewhere: bool = False,
-    change_batch: bool = False,
+    scale_batch_size: bool = False,
     srun: bool = False,
 ) -> Recipe:
     """Return a copy of ``recipe`` for a number of GPUs, or the CPU, with the same batch size.
@@ -180,7 +180,7 @@ def for_workers(
         gpus: a number, or AUTO for one GPU, or the CPU if there is none.
         extra_flags: the user's flags of ``fairseq-train``, which override the recipe.
         elsewhere: the run is for another machine, so the GPUs of this one do not matter.
-        change_batch: multiply the batch size by the number of GPUs.
+        scale_batch_size: multiply the batch size by the number of GPUs.
         srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
 
     Raises:
@@ -214,7 +214,7 @@ def for_workers(
         **(ON_CPU if on_cpu else {}),
         "distributed_world_size": count,
     }
-    if count > 1 and not change_batch:
+    if count > 1 and not scale_batch_size:
         _keep_batch(recipe, count, extra_flags)
     return recipe
 
@@ -234,7 +234,7 @@ def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
         hint = "" if uneven or share > of_recipe else f" (-- {flag} {share})"
         raise CommandError(
             f"{count} GPUs of {flag} {size} cannot share the batch of {of_recipe} x {freq}: choose "
-            f"another number of GPUs, another {flag}{hint}, or --change-batch"
+            f"another number of GPUs, another {flag}{hint}, or --scale-batch-size"
         )
     optimization["update_freq"] = [parts]
 

@@ -39,7 +39,7 @@ class Request:
         smoke: test all stages with a tiny model.
         tensorboard: write curves for TensorBoard.
         gpus: a number, or AUTO.
-        change_batch: multiply the batch size by the number of GPUs.
+        scale_batch_size: multiply the batch size by the number of GPUs.
         srun: train by srun, in a Slurm job.
         retry: repeat the training of a run that has diverged.
         dry_run: print the commands without running them.
@@ -64,7 +64,7 @@ class Request:
     smoke: bool = False
     tensorboard: bool = False
     gpus: str = AUTO
-    change_batch: bool = False
+    scale_batch_size: bool = False
     srun: bool = False
     retry: bool = False
     dry_run: bool = False

@@ -14,7 +14,11 @@ from typing import Any, TypeVar
 from norm_lab.metrics.base import AVERAGE
 
 T = TypeVar("T")
-RENAMED = {"differs": "changed_settings", "identity": "keyed_flags"}
+RENAMED = {
+    "change_batch": "scale_batch_size",
+    "differs": "changed_settings",
+    "identity": "keyed_flags",
+}
 """New names of fields, by their old names in files of jobs."""
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""

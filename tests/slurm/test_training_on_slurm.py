@@ -50,7 +50,7 @@ def submit(slurm: Path, folder: Path, **environment: str) -> Path:
     script = checkout / "scripts" / "run_toy.sh"
     script.write_text(SCRIPT)
     script.chmod(0o755)
-    argv = ["run_toy", "--work", str(folder / "work"), "--smoke", "--change-batch"]
+    argv = ["run_toy", "--work", str(folder / "work"), "--smoke", "--scale-batch-size"]
     argv += ["--user-dir", str(user_dir), f"optimization.max_update={UPDATES}"]
     argv += [f"checkpoint.save_interval_updates={SAVED}"]
     job = ["--nodes", "2", "--gpus-per-node", "0", "--cpus-per-task", "1", "--wait"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from norm_lab.config.options import parse, request_of, run_parser
 from norm_lab.config.recipes import for_workers
 from norm_lab.config.request import SLURM, Request
 from norm_plugin.io.command_line import CommandError
@@ -44,7 +45,7 @@ def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus)
     gpus(256)
     with pytest.raises(CommandError, match="cannot share the batch of 4096 x"):
         for_workers(recipe(freq=freq), count)
-    made = for_workers(recipe(freq=freq), count, change_batch=True)
+    made = for_workers(recipe(freq=freq), count, scale_batch_size=True)
     assert made["optimization"]["update_freq"] == [freq]
 
 
@@ -133,3 +134,11 @@ def test_the_recipe_itself_is_not_changed(gpus):
 )
 def test_the_gpus_of_this_machine_do_not_matter_to_runs_elsewhere(option):
     assert Request("toy", **option).elsewhere and not Request("toy").elsewhere
+
+
+def test_the_old_name_of_the_flag_that_scales_the_batch_is_accepted_and_not_shown():
+    parser = run_parser()
+    for flag in ("--scale-batch-size", "--change-batch"):
+        assert request_of(parse(parser, ["toy", flag])).scale_batch_size
+    assert not request_of(parse(parser, ["toy"])).scale_batch_size
+    assert "--change-batch" not in parser.format_help()

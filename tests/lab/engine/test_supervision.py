@@ -52,8 +52,9 @@ def test_a_file_of_a_job_that_an_older_version_wrote_is_read(tmp_path):
     job.write(tmp_path / "0.json")
     content = json.loads((tmp_path / "0.json").read_text())
     old_names = {new: old for old, new in RENAMED.items()}
-    assert old_names.keys() <= content["spec"].keys()
-    content["spec"] = {old_names.get(key, key): v for key, v in content["spec"].items()}
+    assert old_names.keys() <= content["spec"].keys() | content["request"].keys()
+    for part, values in content.items():
+        content[part] = {old_names.get(key, key): value for key, value in values.items()}
     (tmp_path / "0.json").write_text(json.dumps(content))
     assert Job.read(tmp_path / "0.json") == job
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from reference import CASES, WITH_MOMENTS
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 from norm_plugin.kernels import has_fused_form, set_kernels
-from norm_plugin.norms import build_norm, norm_spec
+from norm_plugin.norms import build_norm, norm_spec, set_loss_scale
 
 # The steps are the same code at each level of vector instructions: the long run, past every warm-up
 # and window, is at the one that all machines have.
@@ -46,15 +47,20 @@ def close(ours, theirs, what, dtype, terms=1):
 
 
 def train_both(plain, fused, batches, dtype):
-    """Compare everything that each step gives."""
+    """Compare everything that each step gives, also with a scaled loss and a repeated forward."""
     for step, (x, mask, g) in enumerate(batches):
+        scale = 2.0 ** (step % 3)
         x_plain, x_fused = x.clone().requires_grad_(), x.clone().requires_grad_()
-        plain.zero_grad()
-        fused.zero_grad()
-        y, fused_y = plain(x_plain, mask), fused(x_fused, mask)
-        assert fused_y.dtype == x.dtype and fused_y.shape == x.shape
-        y.backward(g)
-        fused_y.backward(g)
+        for norm in (plain, fused):
+            norm.zero_grad()
+            set_loss_scale(norm, scale)
+        y = plain(x_plain, mask)
+        if step % 2:
+            fused_y = checkpoint(fused, x_fused, mask, use_reentrant=False)
+        else:
+            fused_y = fused(x_fused, mask)
+        y.backward(scale * g)
+        fused_y.backward(scale * g)
         close(fused_y, y, f"y at step {step}", dtype)
         close(x_fused.grad, x_plain.grad, f"dx at step {step}", dtype)
         for (key, ours), theirs in zip(fused.named_parameters(), plain.parameters()):
@@ -77,6 +83,22 @@ def test_values_gradients_and_statistics(name, options, level, dtype, steps, pai
     x, mask, _ = draw(steps, DIM, dtype)
     with torch.no_grad():
         close(fused(x, mask), plain(x, mask), "y in inference", dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [each for each in FUSED if norm_spec(each[0]).batch_statistics], ids=str
+)
+def test_an_overflow_updates_what_it_updates_in_the_plain_form(name, options, pair, draw):
+    plain, fused = pair(name, options, DIM)
+    for step, overflows in enumerate(("", "x", "", "g")):
+        x, mask, g = draw(step + 4, DIM)
+        if overflows:
+            (x if overflows == "x" else g)[0, 0, 5] = torch.inf
+        for norm in (plain, fused):
+            norm(x.clone().requires_grad_(), mask).backward(g)
+        for (key, ours), theirs in zip(fused.named_buffers(), plain.buffers()):
+            assert ours.isfinite().all(), key
+            close(ours, theirs, f"{key} after step {step}", torch.float64)
 
 
 @every_fused

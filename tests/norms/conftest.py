@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -11,19 +13,19 @@ from norm_plugin.norms import NormSpec
 TIME, BATCH, DIM = 7, 4, 12
 
 
-PLAIN_ALONE = ("arguments", "inference_map", "registry", "replacing", "updates")
-"""The tests of what a fused form leaves to the norm, or takes over unchanged."""
-
-
 def pytest_generate_tests(metafunc):
-    plain_alone = metafunc.module.__name__.removeprefix("test_") in PLAIN_ALONE
-    choices = ["off"] if plain_alone else ["off", "cpu"]
+    """Run what takes ``kernels`` with plain and with fused norms, and all else with plain ones.
+
+    The tests of the kernels compare fused forms with plain ones.
+    """
+    both = {"kernels", "saw"} & set(inspect.signature(metafunc.function).parameters)
+    choices = ["off", "cpu"] if both else ["off"]
     metafunc.parametrize("kernels", choices, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(request):
-    """The kernels of every norm that a test builds; most tests hold for plain and fused forms."""
+    """The kernels of every norm that a test builds: plain torch, or the fused forms."""
     build = NormSpec.build
 
     def build_with_kernels(spec, dim, **options):

@@ -21,7 +21,7 @@ def test_every_norm_has_a_transcription():
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_forward_gradients_and_statistics(name, options, ragged):
+def test_forward_gradients_and_statistics(name, options, kernels, ragged):
     norm = new_norm(name, **options)
     reference = transcription(name, norm, **options)
     for step in range(STEPS):

@@ -109,12 +109,22 @@ def meet(worker, folder):
 def work(worker, folder):
     """One worker process: train every norm, plain and fused, and write down what it saw."""
     meet(worker, folder)
-    saw = {}
+    saw = {"rows": rows_of_all(worker)}
     for kernels in KERNELS:
         os.environ[VARIABLE] = kernels  # of this process alone
         saw[kernels] = on_share(worker)
     torch.save(saw, f"{folder}/{worker}.pt")
     dist.destroy_process_group()
+
+
+def rows_of_all(worker):
+    """The rows of all workers, side by side, of which each takes its own back."""
+    x = torch.arange(6.0).view(3, 2) + 10 * worker
+    gathered = gathered_rows(x, dim=1)
+    assert torch.equal(own_rows(gathered, dim=1), x)
+    with pytest.raises(ValueError, match="3 rows were gathered for 2 workers"):
+        own_rows(gathered, dim=0)
+    return gathered.tolist()
 
 
 def on_share(worker):
@@ -216,19 +226,8 @@ def test_a_worker_without_data_does_not_count(case, saw):
             torch.testing.assert_close(worker["apart"][case][1][key], expected, **CLOSE, msg=key)
 
 
-def give_rows(worker, folder):
-    """One worker process that gives its rows, and takes them back."""
-    meet(worker, folder)
-    x = torch.arange(6.0).view(3, 2) + 10 * worker
-    gathered = gathered_rows(x, dim=1)
-    assert gathered.tolist() == [[0, 1, 10, 11], [2, 3, 12, 13], [4, 5, 14, 15]]
-    assert torch.equal(own_rows(gathered, dim=1), x)
-    with pytest.raises(ValueError, match="3 rows were gathered for 2 workers"):
-        own_rows(gathered, dim=0)
-    dist.destroy_process_group()
-
-
-def test_rows_of_all_workers_are_gathered_and_shared_out_again(tmp_path):
-    mp.start_processes(give_rows, (str(tmp_path),), nprocs=WORKERS)
+def test_rows_of_all_workers_are_gathered_and_shared_out_again(workers):
+    for worker in workers:
+        assert worker["rows"] == [[0, 1, 10, 11], [2, 3, 12, 13], [4, 5, 14, 15]]
     x = torch.ones(3, 2)
     assert own_rows(gathered_rows(x, dim=1), dim=1) is x  # a worker alone

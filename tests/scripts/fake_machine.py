@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -14,29 +15,33 @@ COPIED = (
     *("setup.py", "pyproject.toml", CSRC),
 )
 TOOLS = (
-    *("awk", "bash", "cat", "cp", "dirname", "env", "flock", "grep", "ls"),
-    *("mkdir", "mv", "nproc", "realpath", "rm", "sed", "sha256sum"),
+    *("bash", "cat", "cp", "dirname", "flock", "grep", "ls", "mkdir", "mv", "realpath", "rm"),
+    *("sed", "sha256sum", "tail"),
 )
 
-# Answers what setup.sh asks of an interpreter, and notes what it is told to do in $FAKE_CALLS.
+# Notes in $FAKE_CALLS what it is told to do; answers about itself as this Python does, after the
+# statements in $FAKE_SELF, and with the version in its own.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
-  *version_info*) echo "{version}" ;;
-  "-c import ensurepip, venv") [[ -z ${{FAKE_NO_VENV_MODULE:-}} ]] ;;
-  *Python.h*) [[ -z ${{FAKE_NO_HEADERS:-}} ]] ;;
-  *torch.version.cuda*) [[ -z ${{FAKE_CPU_TORCH:-}} ]] ;;
-  "-c import pip" | "-c import torch"*) exit 0 ;;
+  -V) echo "Python {version}" ;;
+  *sysconfig*)
+    exec {python} -S -c "import sys, sysconfig; sys.version_info = ({commas})
+${{FAKE_SELF:-}}
+$2" ;;
+  *"triton"*) [[ -n ${{FAKE_CPU_TORCH:-}} ]] ;;
+  "-c import pip") exit 0 ;;
+  *fairseq.libnat*) grep -q -e "${{FAKE_LOADS_AFTER:-pip}}" "$FAKE_CALLS" ;;
   "-m venv "*)
     echo "venv $3" >>"$FAKE_CALLS"
     mkdir -p "$3/bin"
-    [[ -z ${{FAKE_VENV_ERROR:-}} ]] || {{ echo "$FAKE_VENV_ERROR"; exit 1; }}
     cp "$0" "$3/bin/python"
     echo "VIRTUAL_ENV=$3" >"$3/bin/activate" ;;
   "-m pip install "*)
     echo "pip $* CUDA_HOME=${{CUDA_HOME-none}}" >>"$FAKE_CALLS"
     [[ -z ${{FAKE_PIP_KILLS_SETUP:-}} ]] || kill -KILL $PPID
-    [[ $* == *"${{FAKE_PIP_FAILS:-}}"* ]] || exit 0
-    [[ -z ${{FAKE_PIP_ERROR:-}} ]] || {{ echo "$FAKE_PIP_ERROR"; exit 1; }} ;;
+    [[ -n ${{FAKE_PIP_FAILS:-}} && $* == *"$FAKE_PIP_FAILS"* ]] || exit 0
+    echo "$FAKE_PIP_ERROR"
+    exit 1 ;;
   *) echo "the fake Python has no answer to: $*" >&2; exit 99 ;;
 esac
 """
@@ -59,7 +64,7 @@ class FakeMachine:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or f"{tool} is not on PATH")
         self.calls_file.touch()
-        self.add_command("python3", PYTHON.format(version="3.11.7"))
+        self.add_python("python3", "3.11.7")
         self.add_command("g++", "#!/usr/bin/env bash\n")
 
     def add_command(self, name: str, text: str) -> None:
@@ -69,7 +74,8 @@ class FakeMachine:
         path.chmod(0o755)
 
     def add_python(self, name: str, version: str) -> None:
-        self.add_command(name, PYTHON.format(version=version))
+        commas = version.replace(".", ", ")
+        self.add_command(name, PYTHON.format(version=version, commas=commas, python=sys.executable))
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start setup.sh with ``environment`` on top of the bare minimum."""

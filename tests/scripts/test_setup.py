@@ -24,20 +24,19 @@ def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert all(line.startswith("setup: ") for line in lines)
-    assert len(lines) == 8  # the environment, four installations, waiting, the check, ready
+    assert len(lines) == 6  # the environment, three installations, waiting, ready
     calls = machine.take_calls()
     # fairseq is built without its CUDA parts
     assert all(call.endswith(" CUDA_HOME=none") for call in calls[1:])
     calls = [call.removesuffix(" CUDA_HOME=none") for call in calls]
-    assert kinds(calls) == ["venv", "pip", "pip", "pip", "pip"]
+    assert kinds(calls) == ["venv", "pip", "pip", "pip"]
     lock = machine.root / "requirements.lock"
     assert f"-c {lock} torch " in calls[1]
     # fairseq is built beside the others
-    fairseq, *others = sorted(calls[2:], key=lambda call: "fairseq-fixed" not in call)
-    assert fairseq.endswith(f"--no-build-isolation --no-deps -c {lock} fairseq-fixed")
+    fairseq, others = sorted(calls[2:], key=lambda call: "fairseq-fixed" not in call)
+    assert fairseq.endswith(f" --no-deps -c {lock} fairseq-fixed")
     libraries = machine.venv / "libraries.txt"
-    assert others[0].endswith(f"--no-build-isolation --no-deps -r {libraries}")
-    assert others[1].endswith(f"--no-build-isolation --no-deps -e {machine.root}")
+    assert others.endswith(f" --no-deps -r {libraries} -e {machine.root}")
     base, _, tests = lock.read_text().partition("# For tests only")
     installed = libraries.read_text()
     assert "\ntorch==" in installed and "fairseq-fixed==" not in installed
@@ -61,7 +60,7 @@ def test_what_only_the_tests_need_is_installed_when_they_ask_for_it(ready: FakeM
     assert ready.run("--tests", **cpu).returncode == 0
     assert "\npytest==" in (ready.venv / "libraries.txt").read_text()
     (call,) = [call for call in ready.take_calls() if "requirements-cpu.lock" in call]
-    assert f"--no-deps -r {ready.root}/requirements-cpu.lock" in call
+    assert f" -e {ready.root} -r {ready.root}/requirements-cpu.lock" in call
     for flags in ([], ["--tests"]):
         assert ready.run(*flags, **cpu).returncode == 0 and ready.take_calls() == []
 
@@ -74,7 +73,7 @@ def test_a_changed_file_installs_again_into_the_same_environment(
         file.write("# changed\n")
 
     assert ready.run().returncode == 0
-    assert kinds(ready.take_calls()) == ["pip"] * 4
+    assert kinds(ready.take_calls()) == ["pip"] * 3
 
 
 def test_a_moved_checkout_gets_a_new_environment(ready: FakeMachine, tmp_path: Path) -> None:
@@ -106,10 +105,21 @@ def test_takes_a_named_python_where_python3_is_too_old(machine: FakeMachine) -> 
     assert made_with(machine) == "3.12.4"
 
 
-def test_prefers_a_python_that_hydra_supports(machine: FakeMachine) -> None:
+def test_passes_over_a_python_that_hydra_does_not_support(machine: FakeMachine) -> None:
     machine.add_python("python3", "3.14.1")
     machine.add_python("python3.13", "3.13.0")
     assert made_with(machine) == "3.13.0"
+
+
+# --- a fairseq that pip kept from a build with another torch
+
+
+def test_a_fairseq_that_does_not_load_is_built_again(machine: FakeMachine) -> None:
+    result = machine.run(FAKE_LOADS_AFTER="--no-cache-dir")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--force-reinstall --no-cache-dir" in machine.take_calls()[-1]
+    assert machine.stamp.is_file()
 
 
 # --- interrupted, and twice at once
@@ -121,7 +131,7 @@ def test_a_killed_run_is_finished_by_the_next(machine: FakeMachine) -> None:
     assert kinds(machine.take_calls()) == ["venv", "pip"]
 
     assert machine.run().returncode == 0
-    assert kinds(machine.take_calls()) == ["pip"] * 4
+    assert kinds(machine.take_calls()) == ["pip"] * 3
     assert machine.stamp.is_file()
 
 
@@ -131,7 +141,7 @@ def test_a_half_made_environment_is_made_anew(ready: FakeMachine) -> None:
     ready.stamp.unlink()
 
     assert ready.run().returncode == 0
-    assert kinds(ready.take_calls()) == ["venv"] + ["pip"] * 4
+    assert kinds(ready.take_calls()) == ["venv"] + ["pip"] * 3
     assert not (ready.venv / "leftover").exists()
 
 
@@ -162,7 +172,7 @@ def test_the_second_of_two_waits_for_the_first(ready: FakeMachine, first_finishe
     out, err = second.communicate(timeout=60)
 
     assert (second.returncode, err) == (0, "")
-    assert kinds(ready.take_calls()) == ([] if first_finishes else ["pip"] * 4)
+    assert kinds(ready.take_calls()) == ([] if first_finishes else ["pip"] * 3)
     assert (out == "") == first_finishes
 
 
@@ -172,4 +182,4 @@ def test_two_at_once_make_one_environment(machine: FakeMachine) -> None:
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
 
-    assert kinds(machine.take_calls()) == ["venv"] + ["pip"] * 4
+    assert kinds(machine.take_calls()) == ["venv"] + ["pip"] * 3

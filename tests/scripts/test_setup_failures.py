@@ -2,80 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fake_machine import FakeMachine
 
-UNREACHABLE = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'"
+NO_VENV_MODULE = "sys.modules['ensurepip'] = None"
+NO_HEADERS = "sysconfig.get_paths = lambda: {'include': '/nowhere'}"
 
 
-def without(name: str) -> Callable[[FakeMachine], None]:
-    return lambda machine: (machine.bin / name).unlink()
-
-
-def python(name: str, version: str) -> Callable[[FakeMachine], None]:
-    return lambda machine: machine.add_python(name, version)
-
-
-@pytest.mark.parametrize(
-    ("change", "environment", "what", "cure"),
-    [
-        (
-            python("python3", "3.8.18"),
-            {},
-            "no Python >= 3.11 on PATH (python3 is 3.8.18)",
-            "PYTHON",
-        ),
-        (None, {"PYTHON": "python9"}, "PYTHON=python9 does not run", ">= 3.11 or unset it"),
-        (without("g++"), {}, "no working C++ compiler (g++)", "apt install build-essential"),
-        (
-            None,
-            {"FAKE_NO_VENV_MODULE": "1"},
-            "python3 has no venv module",
-            "apt install python3-venv",
-        ),
-    ],
-)
-def test_a_lack_is_one_line_before_anything_is_made(
-    machine: FakeMachine,
-    change: Callable[[FakeMachine], None] | None,
-    environment: dict[str, str],
-    what: str,
-    cure: str,
-) -> None:
-    if change is not None:
-        change(machine)
+def lacks(machine: FakeMachine, **environment: str) -> str:
+    """What setup.sh says, which is one line, before anything is made."""
     result = machine.run(**environment)
-
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: {what}")
-    assert cure in line
-    assert result.stdout == ""
+    assert (result.returncode, result.stdout) == (1, "")
     assert not machine.venv.exists()
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("version", ["3.8.18", "3.14.0"])
+def test_no_fitting_python(machine: FakeMachine, version: str) -> None:
+    machine.add_python("python3", version)
+    line = lacks(machine)
+    shown = version.rpartition(".")[0]
+    assert line.startswith(
+        f"error: no usable Python (python3 is Python {shown}, not 3.11 to 3.13; "
+    )
+    assert "python3.11 does not run); install what is missing, or set PYTHON" in line
+
+
+def test_a_python_that_does_not_run(machine: FakeMachine) -> None:
+    assert "no usable Python (python9 does not run)" in lacks(machine, PYTHON="python9")
+
+
+def test_a_python_without_its_parts(machine: FakeMachine) -> None:
+    line = lacks(machine, PYTHON="python3", FAKE_SELF=f"{NO_VENV_MODULE}; {NO_HEADERS}")
+    assert "python3 has no venv module: on Debian and Ubuntu, apt install python3-venv" in line
+    assert "and it has no header files: on Debian and Ubuntu, apt install python3-dev" in line
+
+
+def test_no_compiler(machine: FakeMachine) -> None:
+    (machine.bin / "g++").unlink()
+    line = lacks(machine)
+    assert line.startswith("error: no working C++ compiler (g++)")
+    assert "apt install build-essential" in line
 
 
 @pytest.mark.parametrize(
-    ("said_by_pip", "explained"),
+    ("fails", "step", "log"),
     [
-        (UNREACHABLE + "\nERROR: No matching distribution found", "cannot reach its package index"),
-        ("something new", "see the end of the log"),
+        ("torch", "installing torch and the build tools", "setup.log"),
+        ("libraries.txt", "installing the other libraries and the project", "setup.log"),
+        ("fairseq-fixed", "waiting for fairseq", "setup-fairseq.log"),
     ],
 )
-def test_a_failure_of_pip_is_one_line_that_names_the_log(
-    machine: FakeMachine, said_by_pip: str, explained: str
+def test_a_failure_of_pip_shows_the_end_of_its_log(
+    machine: FakeMachine, fails: str, step: str, log: str
 ) -> None:
-    result = machine.run(FAKE_PIP_ERROR=said_by_pip)
+    said = "a\nERROR: No space left on device"
+    result = machine.run(FAKE_PIP_ERROR=said, FAKE_PIP_FAILS=fails)
 
     assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: installing torch and the build tools: ")
-    assert explained in line
-    assert str(machine.log) in line
-    assert said_by_pip in machine.log.read_text()
+    *shown, line = result.stderr.splitlines()
+    assert "\n".join(shown).endswith(said)
+    assert line.startswith(f"error: {step} failed") and str(machine.venv / log) in line
     assert not machine.stamp.exists()
 
 

@@ -28,7 +28,7 @@ _composed: dict[str, Any] = {}
 
 
 def composed(args: argparse.Namespace) -> Any:
-    """What ``convert_namespace_to_omegaconf(args)`` gives.
+    """Return the result of ``convert_namespace_to_omegaconf(args)``.
 
     hydra takes half a second for it. It does not look at what is of the model alone, if that has no
     dataclass. So this, and what no other setting refers to, is put into a copy of what was composed

@@ -23,7 +23,7 @@ COVERED = (
     "norm_plugin.checkpoints.average",
     "norm_plugin.checkpoints.reestimate",
 )
-"""What coverage is of: the lines outside of functions run when it is imported."""
+"""The measured package: its lines outside functions run when it is imported."""
 COVERING = ("norms/", "checkpoints/test_average")
 """Coverage is measured during these tests; it would make the others, which it needs less, slow."""
 REPEATING = ("norms/test_against_references.py", "norms/test_properties.py")
@@ -106,7 +106,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def fork_server() -> None:
-    """What ``WARM_PYTHON`` asks."""
+    """Start the server from which ``WARM_PYTHON`` requests processes."""
     from forked import serve
 
     serve()

@@ -23,7 +23,7 @@ COLUMNS = {
     "test_folding_changes_no_logits": "folded",
     "test_weights_have_the_variance_of_the_formula": "initial weights",
 }
-"""What a test compares, by its name. Where it names what it compares, that is a gradient."""
+"""The subject of a test's comparison, by its name; if the test names it, it is a gradient."""
 largest: dict[str, dict[str, float]] = defaultdict(dict)
 now: list[tuple[str, str]] = []
 

@@ -29,7 +29,7 @@ from fairseq import checkpoint_utils
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_PYTHON = [sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_python.py"))]
-"""What asks the server of :func:`serve` for a process."""
+"""The command that requests a process from the server of :func:`serve`."""
 SECONDS = 300  # after which a process that hangs is ended
 
 

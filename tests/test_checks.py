@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
 @pytest.fixture(autouse=True)
 def own_modules(own_registry):
-    """What a test registers or imports is gone after it."""
+    """Remove what a test registers or imports after it."""
     modules = set(sys.modules)
     yield
     for name in set(sys.modules) - modules:

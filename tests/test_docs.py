@@ -28,7 +28,7 @@ def test_generated_blocks_are_fresh():
 
 @pytest.mark.filterwarnings("ignore")  # those of mkdocs are counted by it
 def test_the_site_is_built_without_a_warning(tmp_path):
-    """Which it has for each link, and each #anchor, that leads nowhere."""
+    """The build warns of each link and each #anchor without a target."""
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
     addresses = [f"{page.relative_to(ROOT).with_suffix('')}/index.html" for page in PAGES[1:]]
     assert [name for name in ["index.html", *addresses] if not (tmp_path / name).is_file()] == []

@@ -38,11 +38,11 @@ PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
 NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
 REMEMBERED = tempfile.TemporaryDirectory()
-"""What :func:`remembered` functions gave in this process, or in one that was forked off it."""
+"""The results of :func:`remembered` functions in this process and those forked from it."""
 
 
 def contents(name: str) -> list[bytes]:
-    """What a file, or a folder of code, of a test's own holds; nothing of this checkout changes."""
+    """Return the contents of a test's own file or folder; files of this checkout do not change."""
     path = Path(name)
     if not path.is_absolute() or path.is_relative_to(ROOT):
         return []
@@ -134,7 +134,7 @@ class FakeRuns:
         self.calls_file.touch()
 
     def environment(self, kill_at: int = 0) -> dict[str, str]:
-        """What the fake Python is to do, and where it notes it."""
+        """Return the variables that tell the fake Python what to do, and where to log it."""
         return {
             "FAKE_FOLDER": str(self.folder),
             "FAKE_CALLS": str(self.calls_file),
@@ -236,5 +236,5 @@ def of_stage(calls: list[list[str]], module: str) -> list[str]:
 
 
 def value(call: list[str], flag: str) -> str:
-    """What follows a flag, the first time."""
+    """Return the value after the first occurrence of a flag."""
     return call[call.index(flag) + 1]

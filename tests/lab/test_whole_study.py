@@ -82,6 +82,6 @@ def test_nothing_follows_a_step_that_fails(failed, steps, tmp_path):
     ("flag", "calls"), [("--status", ["tune", "sweep"]), ("--dry-run", ["tune"])]
 )
 def test_a_look_at_the_study_writes_no_page(flag, calls, steps, tmp_path):
-    """What a dry run would choose is not known, and so neither are the runs of the study."""
+    """A dry run does not know the choice, and therefore not the runs of the study."""
     assert run(steps, tmp_path, flag) == 0
     assert [call[0] for call in steps.calls] == calls

@@ -20,7 +20,7 @@ SMALL = ("--encoder-layers", "2", "--decoder-layers", "2", "--dropout", "0")
 
 @pytest.fixture(scope="session")
 def task():
-    """What a model asks of its task: two dictionaries, here one shared one of 36 words."""
+    """The parts of a task that a model uses: two dictionaries, here one with 36 words."""
     dictionary = Dictionary()
     for word in range(32):
         dictionary.add_symbol(f"w{word}")

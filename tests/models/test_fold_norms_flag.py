@@ -72,7 +72,7 @@ def translations(command):
 
 @pytest.fixture
 def said(caplog):
-    """What was logged of folding, without the file in front."""
+    """The log messages of folding."""
     caplog.set_level(logging.INFO, logger=folding.__name__)
     name = folding.__name__
     return lambda: [r.getMessage() for r in caplog.records if r.name == name]

@@ -73,7 +73,7 @@ def test_inference_drops_nothing_unless_asked_to(build, batch):
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_a_placement_takes_it_or_says_why_not(name, build, batch, calls):
-    """Where there is no dropout it changes nothing."""
+    """It changes nothing without dropout."""
     cls = PLACEMENTS[name]
     ends_in_a_sum = not overrides(cls, "join") and all(
         OUTPUT not in cls.norms_of(branch) for branch in ("self", "cross", "ffn")

@@ -33,7 +33,7 @@ FOLDABLE = {"norm_type": "batchnorm", "norm_layer_scale_groups": 0, "norm_placem
 
 @pytest.fixture(scope="module")
 def task():
-    """What a model asks of the task masked_lm: one dictionary, with the mask at its end."""
+    """The part of the task masked_lm that a model uses: a dictionary, with the mask at its end."""
     dictionary = Dictionary()
     for word in range(20):
         dictionary.add_symbol(f"w{word}")

@@ -21,7 +21,7 @@ with_statistics = pytest.mark.parametrize("name", ["batchnorm", "powernorm", "ma
 
 
 class Doubling:
-    """What of an optimizer a training step asks for."""
+    """The part of an optimizer that a training step uses."""
 
     scaler = SimpleNamespace(scale=lambda loss: 64 * loss)
 

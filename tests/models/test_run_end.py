@@ -61,7 +61,7 @@ def test_a_new_start_counts_its_own_updates(how, toy, tmp_path, monkeypatch):
 
 
 def epochs_and_count(state):
-    """How many epochs a checkpoint has seen, and the last of them that were no better."""
+    """Return the epochs of a checkpoint, and how many of the last ones were not better."""
     state = state["extra_state"]
     return state["train_iterator"]["epoch"] - 1, state[PATIENCE]["num_runs"]
 

@@ -90,7 +90,7 @@ def test_statistics_move_once_for_each_micro_batch(toy, tmp_path, monkeypatch):
     [("mabn", "--memory-efficient-fp16"), ("powernorm", "--amp")],
 )
 def test_low_precision_keeps_statistics_in_float32(name, flag, toy, tmp_path, monkeypatch):
-    """What of low precision fairseq can run on a CPU; the rest is shown on the built model."""
+    """fairseq runs only some low precision on a CPU; the rest is tested on the built model."""
     flags = (*everywhere(name, warmup=2), flag, "--max-update", 6, *QUIET)
     # fairseq meets an overflow by a call of CUDA: no scale at which one of these has one
     flags += ("--fp16-init-scale", 4)

@@ -128,7 +128,7 @@ def test_losses_and_gradients_over_segments_are_those_of_the_equations(settings,
 
 
 ENTER = {"scaled-pre": lambda number: number**-0.5}
-"""What a placement multiplies the output of the norm on the input of a branch with."""
+"""The factor of a placement on the output of the norm on a branch's input."""
 
 
 def heads_by_hand(model, layer, number, name, seen):

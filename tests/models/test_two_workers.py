@@ -112,7 +112,7 @@ def matches(saved, statistics):
 
 
 def read(path):
-    """What a checkpoint holds of the state of a training."""
+    """Return the parts of a checkpoint that are the state of a training."""
     state = torch.load(path, weights_only=True)
     updates = state["optimizer_history"][-1]["num_updates"]
     return {

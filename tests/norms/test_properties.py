@@ -118,7 +118,7 @@ def test_keeps_shape_and_dtype_and_stays_finite(name, options, batch):
 
 
 def of_constant_rows(x, computed_in):
-    """What a constant row may come to: the rounding of its mean, divided by the root of eps."""
+    """Return the bound for constant rows: the rounding of the mean over the root of eps."""
     rows = x.detach().double().reshape(-1, x.size(-1))
     constant = rows[(rows == rows[:, :1]).all(dim=1)]
     largest = constant.abs().max().item() if constant.numel() else 0.0

@@ -128,7 +128,7 @@ def rows_of_all(worker):
 
 
 def on_share(worker):
-    """What a worker sees of every norm: each step of those in sync, the buffers of the others."""
+    """Return a worker's results: each step of synchronized norms, the buffers of the others."""
     batches = [share_of(worker, step) for step in range(STEPS)]
     synced = [train(new_norm(name, options), batches) for name, options in SYNCED]
     apart = []

@@ -33,7 +33,7 @@ class Reference:
 
 
 class Entry(NamedTuple):
-    """What the tests know of a norm beside its own declaration.
+    """What the tests know about a norm in addition to its declaration.
 
     Attributes:
         make: builds the transcription from dim, parameters and all options.

@@ -27,7 +27,7 @@ sys.exit(status)
 
 
 def imported(*argv: object) -> list[str]:
-    """Which of HEAVY a command has imported in its own process; the others are forked off here."""
+    """Return which of HEAVY a command has imported in its own process, not in forked ones."""
     command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, argv)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What lies beside a result: written, read, and refused where it belongs to another run."""
+"""The artifacts of a result: written, read, and refused if they belong to another run."""
 
 from __future__ import annotations
 

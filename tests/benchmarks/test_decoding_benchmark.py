@@ -38,6 +38,6 @@ def test_another_function_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         decoding, "fold_norms", lambda model: model.encoder.layer_norm.bias.data.add_(1)
     )
-    with pytest.raises(CommandError, match="batchnorm folding changes the logits"):
+    with pytest.raises(CommandError, match="batchnorm: folding changes the logits"):
         decoding.main([*TINY, "--output", str(tmp_path / "decoding.csv")])
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,7 @@ def test_rows_are_appended_under_one_header(tmp_path):
     append(path, [{"norm": "none", "options": ""}, {"norm": "none", "options": "c"}])
     text = 'norm,options\ndyt,"a=1, b"\nnone,\nnone,c\n'
     assert path.read_text() == text
-    with pytest.raises(CommandError, match=r"some\.csv has the columns norm,options, the new"):
+    with pytest.raises(CommandError, match=r"some\.csv has the columns norm,options, but the new"):
         append(path, [{"options": "", "norm": "dyt"}])
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]

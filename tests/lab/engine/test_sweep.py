@@ -174,7 +174,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     (outside / "my_experiment.yaml").rename(outside / "toy.yaml")
     with pytest.raises(CommandError, match="toy.yaml has the name of a file of configs/"):
         grid(str(outside / "toy.yaml"))
-    with pytest.raises(CommandError, match="gone.yaml does not exist"):
+    with pytest.raises(CommandError, match="no experiment or study .*gone.yaml;"):
         grid(str(outside / "gone.yaml"))
 
 

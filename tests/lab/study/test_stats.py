@@ -264,7 +264,7 @@ def test_seeds_needed_are_by_the_deviations_of_the_pair():
 
 
 def test_no_seeds_are_counted_for_a_loss():
-    """No difference of a loss is declared to be of interest."""
+    """No study declares how large a difference of a loss matters."""
     losses = runs_of(outcome="valid_loss", base=BASELINE, good=ARM)
     row = table_of(losses, outcome="valid_loss").loc["good"]
     assert math.isnan(row["seeds_paired"]) and math.isnan(row["seeds_unpaired"])

@@ -186,7 +186,7 @@ def test_a_tuning_of_another_study_is_refused(before, after, reason, tuned, stud
     study.with_suffix(".tuned.json").write_text(of.with_suffix(".tuned.json").read_text())
     study.write_text(STUDY.replace(before, after))
     refused = command(runs, "sweep", study, "--tuned")
-    assert refused.returncode == 1 and f"is of {reason}" in refused.stderr
+    assert refused.returncode == 1 and f"is for {reason}" in refused.stderr
     assert "remove it, and tune again" in refused.stderr
 
 
@@ -202,7 +202,7 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
     content = json.loads(of.with_suffix(".tuned.json").read_text())
     study.with_suffix(".tuned.json").write_text(json.dumps({**content, key: value}))
     refused = command(runs, "sweep", study, "--tuned")
-    assert refused.returncode == 1 and f"is of {reason}; remove it" in refused.stderr
+    assert refused.returncode == 1 and f"is for {reason}; remove it" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -176,15 +176,20 @@ FINDINGS = {
 TESTED = ["difference", "difference_low", "difference_high", "p_holm"]
 
 
-def read_named(study: str, results: Path) -> Study:
-    """Return a study with its declarations, from the committed results."""
+def read_named(study: str, results: Path, declared_labels: bool = False) -> Study:
+    """Return a study with its declarations, from the committed results.
+
+    Args:
+        declared_labels: name the arms by the labels of the study's file.
+    """
     file = read_study_file(study_path(study))
-    return read_study([results / RESULTS.get(study, study)], file=file)
+    folders = [results / RESULTS.get(study, study)]
+    return read_study(folders, file=file, declared_labels=declared_labels)
 
 
 def declared_table(study: str, results: Path) -> str:
     """Return Markdown: what a study declares, with its results, as in its report."""
-    return table_markdown(tables_of(read_named(study, results))["primary"])
+    return table_markdown(tables_of(read_named(study, results, declared_labels=True))["primary"])
 
 
 def declared_tests(study: Study, outcome: str) -> pd.DataFrame:

@@ -34,15 +34,15 @@ from norm_plugin.models.settle import apply_placement, settle
 
 
 def set_missing(args: Any, **values: Any) -> None:
-    """Set each of ``values`` that ``args`` lacks."""
+    """Set those of ``values`` that ``args`` lacks."""
     for name, value in values.items():
         setattr(args, name, getattr(args, name, value))
 
 
 def multi30k_tiny(args: Any) -> None:
-    """Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads.
+    """Set Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads.
 
-    It is another one than fairseq's ``transformer_tiny``: 2+2 layers, 64 channels, FFN 64, 2 heads.
+    fairseq's ``transformer_tiny`` is another model: 2+2 layers, 64 channels, FFN 64, 2 heads.
     """
     size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
     for side in ("encoder", "decoder"):
@@ -51,7 +51,7 @@ def multi30k_tiny(args: Any) -> None:
 
 
 def lm_char(args: Any) -> None:
-    """A model of characters for a CPU: 6 layers, 128 channels, FFN 512, 4 heads, no dropout.
+    """Set a model of characters for a CPU: 6 layers, 128 channels, FFN 512, 4 heads, no dropout.
 
     As in nanoGPT (its ``model.py``): GELU, learned positions, dropout after the embeddings, in the
     attention and after each branch, and the output projection shares the weights of the embeddings.
@@ -71,9 +71,9 @@ def lm_char(args: Any) -> None:
 
 
 def lm_defaults(args: Any) -> None:
-    """fairseq's ``transformer_lm``, which has its sizes in a dataclass and no function.
+    """Set the defaults of fairseq's ``transformer_lm``, which has a dataclass and no function.
 
-    The functions of its other architectures leave some settings to the dataclass too.
+    The functions of its other architectures also leave some settings to the dataclass.
     """
     for field in dataclasses.fields(stock_lm.TransformerLanguageModelConfig):
         if not str(field.default).startswith("${"):  # a setting of the task
@@ -81,13 +81,13 @@ def lm_defaults(args: Any) -> None:
 
 
 def in_turn(functions: Sequence[Callable[[Any], None]], args: Any) -> None:
-    """Let each function fill in what those before it have left out."""
+    """Call the functions in order; each fills in what the previous ones have left unset."""
     for function in functions:
         function(args)
 
 
 def stock_architectures(model: str) -> dict[str, Callable[[Any], None]]:
-    """The functions of fairseq's architectures of ``model``, by the names of ours."""
+    """Return the functions of fairseq's architectures of ``model``, by the names of ours."""
     names = ARCH_MODEL_INV_REGISTRY[model]
     return {f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in names}
 
@@ -98,9 +98,9 @@ SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
 def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
     """Let ``fill_defaults`` complete a Namespace, or the ``model`` node of a YAML file.
 
-    Such a function asks ``getattr(args, name, default)``, and a node of omegaconf 2.0 answers
-    None for a name that it lacks, so a Namespace stands in for it. fairseq's trainer asks the
-    node itself for ``base_layers`` in that way.
+    Such a function calls ``getattr(args, name, default)``, for which a node of omegaconf 2.0
+    returns None if it lacks the name, so a Namespace replaces the node. fairseq's trainer reads
+    ``base_layers`` from the node itself in that way.
     """
     if not OmegaConf.is_config(args):
         fill_defaults(args)
@@ -113,13 +113,14 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
 
 
 OF_THE_TRAINER = {"base_layers": 0}
-"""What fairseq's trainer asks every model's settings for."""
+"""A setting that fairseq's trainer reads from every model."""
 
 
 def register(model: str, architectures: Mapping[str, Callable[[Any], None]]) -> None:
     """Register architectures of ``model``, each also with its placement in the name.
 
-    By name, a function completes the settings of flags or YAML, such as fairseq's own.
+    Args:
+        architectures: by name, a function that completes settings, like fairseq's own.
     """
     for name, fill_defaults in architectures.items():
         for suffix, placement in SUFFIXES.items():
@@ -138,7 +139,7 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
     use_stored_keys(args)
     for key in (f"{side}_layers_to_keep" for side in cls.sides):
         kept = getattr(args, key, None)
-        if kept is not None and not isinstance(kept, str):  # fairseq's flag gives a list
+        if kept is not None and not isinstance(kept, str):  # fairseq's flag is a list
             setattr(args, key, ",".join(map(str, kept if isinstance(kept, Iterable) else [kept])))
     apply_placement(args, placement, cls.sides)
     keys = [f"{side}_normalize_before" for side in cls.sides]
@@ -148,7 +149,7 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
-    settle(args, cls.sides)  # so that a wrong flag stops the command before it makes anything
+    settle(args, cls.sides)  # so that a wrong flag stops the command before it creates anything
 
 
 register(

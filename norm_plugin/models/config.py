@@ -38,16 +38,16 @@ logger = logging.getLogger(__name__)
 NESTED = ("encoder", "decoder", "quant_noise")
 """fairseq's groups of settings; on a command line and in YAML their names are flat."""
 KERNELS_FOUND = "norm_kernels_found"
-"""Stored with a run beside its flags, for the reader: what computed its norms."""
+"""The key under which a run stores, for readers, what computed its norms."""
 
 
 class NormConfig(TransformerConfig):
-    """fairseq's configuration, with the plan that was made of it. It adds no field."""
+    """fairseq's configuration, with the plan that was made from it. It adds no field."""
 
     plan: Plan  # not a dataclass field: this class has no decorator
 
     def __reduce__(self) -> Any:
-        """For pickle, which does not find a class that :func:`config_class` made."""
+        """Support pickle, which does not find a class that :func:`config_class` made."""
         return _restored, (vars(self),)
 
 
@@ -58,7 +58,7 @@ def _restored(values: dict[str, Any]) -> NormConfig:
 
 
 def config_class(stock: Any = NormConfig) -> Any:
-    """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.
+    """Return the settings ``stock`` of a fairseq model, with a field for each of our flags.
 
     A flag with an old name has a field for each of its names; the help has the new one only.
     Norms and placements that were registered after import have their flags too. Every field except
@@ -69,9 +69,9 @@ def config_class(stock: Any = NormConfig) -> Any:
 
 @functools.cache
 def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
-    """``registered`` is what the fields are of: with another one, the class is another."""
+    """Return the class for what is ``registered``, which determines its fields."""
     names: Any = ChoiceEnum(list(NORM_TYPES))
-    text = "norm of all sites; in translation, one with batch statistics: of those in the encoder"
+    text = "norm of all sites; in translation, one with batch statistics only in the encoder"
     fields = [("norm_type", names, _field(LAYERNORM, text))]
 
     def add(key: str, kind: Any, text: str) -> None:
@@ -104,14 +104,14 @@ def _field(default: str | None, text: str) -> Any:
 
 
 def site_flags() -> list[tuple[str, str]]:
-    """The flags that choose norms and their place, each with its meaning."""
+    """Return the flags that choose norms and their place, each with its meaning."""
     cfg = config_class()()
     fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES, *VALUES]
     return [(flag_of(field), cfg._get_help(shown_key(field))) for field in fields]
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
-    """The typed configuration of a model, with its plan, and errors as :func:`settle`.
+    """Return the typed configuration of a model, with its plan; raise as :func:`settle`.
 
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
@@ -125,17 +125,17 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     cfg.plan = plan
     for side, layers in plan.layers.items():
         stack = getattr(cfg, side)
-        if stack.layers_to_keep:  # not every model of fairseq does so
+        if stack.layers_to_keep:  # not every fairseq model does so
             stack.layers = len(layers)
     return cfg
 
 
 def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
-    """Let the ``model`` node of a YAML file have flat keys in place of fairseq's nested groups.
+    """Replace fairseq's nested groups in the ``model`` node of a YAML file by flat keys.
 
-    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. As in fairseq, what a group leaves out
-    has the default of fairseq's dataclass, whatever flat keys and the architecture say; a warning
-    names what this changes.
+    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. As in fairseq, what a group omits has
+    the default of fairseq's dataclass, whatever flat keys and the architecture say; a warning
+    names the settings that this changes.
 
     Args:
         architecture: the flat settings that the architecture would fill in.
@@ -150,7 +150,7 @@ def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
         known = [field.name for field in dataclasses.fields(cls) if field.name != "_name"]
         defaults = cls(**{name: value for name, value in values.items() if name in known})
         left_out = {name: getattr(defaults, name) for name in known if name not in values}
-        if placed:  # the placement says it
+        if placed:  # the placement determines it
             left_out.pop("normalize_before", None)
         del settings[group]
         for name, value in {**left_out, **values}.items():
@@ -175,8 +175,11 @@ def check_keys(
 ) -> None:
     """Raise ValueError for a key of YAML that the model does not have.
 
-    fairseq does not check the keys of a model without a registered dataclass. ``filled_in`` are
-    those that the stock architecture function fills in, ``stock`` the settings of fairseq's model.
+    fairseq does not check the keys of a model without a registered dataclass.
+
+    Args:
+        filled_in: the keys that the stock architecture function fills in.
+        stock: the settings of fairseq's model.
     """
     cls = config_class(stock)
     known = {"_name", "arch", KERNELS_FOUND, *filled_in}

@@ -32,7 +32,7 @@ LAYERNORM = "layernorm"
 IDENTITY = "none"
 ALL_SITES = "all"
 RECORDS = "norm_record.jsonl.gz"
-"""The name of the file of the records in the folder of the checkpoints, unless one is given."""
+"""The default name of the file of records, in the folder of the checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class SiteChoice:
     """The norm at a site.
 
     Attributes:
-        norm: its name.
-        options: those given, and those that it takes in a Transformer, in their types.
+        norm: the name of the norm.
+        options: the given options, and those that it has in a Transformer, in their types.
     """
 
     site: Site
@@ -50,12 +50,12 @@ class SiteChoice:
 
     @property
     def all_options(self) -> dict[str, OptionValue]:
-        """Every option of the norm, with the defaults of those not given."""
+        """Every option of the norm; those that are not given have their defaults."""
         defaults = {option.name: option.default for option in norm_spec(self.norm).options}
         return {**defaults, **self.options}
 
     def build(self, dim: int) -> Norm:
-        """The norm over ``dim`` channels; ValueError if it mixes positions and does not say so."""
+        """Build the norm over ``dim`` channels; ValueError if it mixes positions undeclared."""
         spec, options = norm_spec(self.norm), dict(self.options)
         try:
             norm = spec.build(dim, **options)
@@ -67,12 +67,12 @@ class SiteChoice:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """What ``--norm-record`` records: how often, at which sites, into which file.
+    """The settings of ``--norm-record``: how often, at which sites, into which file.
 
     Attributes:
-        every: a record is made of update 1, 1 + every, 1 + 2 every and so on.
+        every: updates 1, 1 + every, 1 + 2 every and so on are recorded.
         sites: ``all``, sides and flags of sites.
-        file: where to write; None: :data:`RECORDS` in the folder of the checkpoints.
+        file: the path to write; None: :data:`RECORDS` in the folder of the checkpoints.
     """
 
     every: int
@@ -80,20 +80,20 @@ class RecordSettings:
     file: str | None = None
 
     def takes(self, site: Site) -> bool:
-        """Whether the norms at ``site`` are recorded."""
+        """Return whether the norms at ``site`` are recorded."""
         return not {ALL_SITES, site.side, site.flag}.isdisjoint(self.sites)
 
     def path(self, save_dir: str) -> Path:
-        """The file of a run with this ``--save-dir``."""
+        """Return the file of a run with this ``--save-dir``."""
         return Path(self.file) if self.file else Path(save_dir) / RECORDS
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What a layer has.
+    """The placement and the norms of a layer.
 
     Attributes:
-        place: where the layer is in its model.
+        place: the position of the layer in its model.
         placement: the placement of this layer.
         sites: the sites of its norms, by branch and slot.
     """
@@ -105,15 +105,15 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a model's settings say about norms; see the flags of the same names.
+    """The norms of a model, as its settings define them; see the flags of the same names.
 
     Attributes:
         placement, initialization: by side.
         layers: the layers from bottom to top, by side.
         outside_layers: the sites of the final norms and of the norm of the embeddings, by side.
         sites: the norm of each site that the model has.
-        record: what training records of the norms; None: nothing.
-        stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
+        record: the settings of recording; None: nothing is recorded.
+        stat_tokens: the number of tokens per batch statistic; None: those of the batch.
     """
 
     placement: Mapping[str, str]
@@ -131,20 +131,20 @@ class Plan:
     head_width: str
 
     def at(self, site: Site) -> SiteChoice:
-        """The norm at a site that the model has."""
+        """Return the norm at a site that the model has."""
         return next(choice for choice in self.sites if choice.site == site)
 
     def has(self, site: Site) -> bool:
-        """Whether the model has a norm at ``site``."""
+        """Return whether the model has a norm at ``site``."""
         return any(choice.site == site for choice in self.sites)
 
     def without(self, site: Site) -> Plan:
-        """The plan with ``none`` at a site, as after folding."""
+        """Return the plan with ``none`` at a site, as after folding."""
         gone = SiteChoice(site, IDENTITY, {})
         return replace(self, sites=tuple(gone if c.site == site else c for c in self.sites))
 
     def to_settings(self) -> dict[str, str]:
-        """The settings that are stored with a run, by their keys."""
+        """Return the settings that are stored with a run, by key."""
         values = {
             EMBEDDING: self.embedding,
             HEAD_WIDTH: self.head_width,

@@ -65,21 +65,21 @@ WARMUP = option_field("warmup_updates")
 
 
 def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
-    """The plan of a model with these settings. It is the one place that decides on sites and norms.
+    """Return the plan of a model with these settings; only this function decides on norms.
 
     If a chosen norm has a warm-up whose length is not given, the warm-up of the learning rate
     becomes its length, in ``args`` too. Settings that are complete do not change, so fairseq may
-    hand them over again, as it does when it has read the flags and when it builds the model.
+    pass them again, as it does when it has read the flags and when it builds the model.
 
     Args:
-        args: the Namespace of a command line, which holds the scheduler's flags too; the ``model``
+        args: the Namespace of a command line, which also has the scheduler's flags; the ``model``
             node of a YAML file, whose root has the node ``lr_scheduler``; or a mapping.
         sides: the stacks that the model has.
 
     Raises:
         ValueError: an unknown norm, placement or value of a flag; a flag of a site that the model
             lacks; an option that no chosen norm has, or a value that is not allowed; a warm-up
-            whose length follows from nothing.
+            whose length no setting determines.
     """
     settings = _as_namespace(args)
     choices = {key: chosen(settings, key) or choice.default for key, choice in CHOICES.items()}
@@ -120,7 +120,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
 
 
 def _as_namespace(args: Any) -> argparse.Namespace:
-    """The settings as attributes, which are read faster than those of a node of omegaconf."""
+    """Return the settings as attributes, which are faster to read than an omegaconf node."""
     if OmegaConf.is_config(args):
         args = OmegaConf.to_container(args, resolve=True)
     settings = argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
@@ -134,7 +134,7 @@ def _as_namespace(args: Any) -> argparse.Namespace:
 def _layer_plans(
     settings: object, side: str, placement: str, sides: Sequence[str]
 ) -> list[LayerPlan]:
-    """The layers of a stack, from bottom to top."""
+    """Return the layers of a stack, from bottom to top."""
     given = [f for f in PROJECTIONS if getattr(settings, norm_type_field(f), None) is not None]
     plans = []
     for place in layer_places(settings, side, sides):
@@ -146,8 +146,8 @@ def _layer_plans(
 def _in_order(
     layers: Mapping[str, list[LayerPlan]], outside: Mapping[str, list[Site]], sides: Sequence[str]
 ) -> list[Site]:
-    """Every site of a model once, the sites of the embeddings at the end."""
-    sites: dict[Site, None] = {}  # a set that keeps the order
+    """Return every site of a model once, with the sites of the embeddings at the end."""
+    sites: dict[Site, None] = {}  # an ordered set
     for side in sides:
         for layer in layers[side]:
             sites.update(dict.fromkeys(layer.sites.values()))
@@ -160,7 +160,7 @@ def _in_order(
 
 
 def chosen(settings: object, key: str) -> str | None:
-    """The value given for a flag, or None; ValueError for an unknown one, as YAML may have."""
+    """Return the value given for a flag, or None; ValueError for an unknown one (from YAML)."""
     value = getattr(settings, key, None)
     if isinstance(value, bool):  # YAML reads on and off as booleans
         value = "on" if value else "off"
@@ -175,7 +175,7 @@ def _placement_flag(settings: object, side: str) -> str | None:
 
 
 def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
-    """The placement of each side: by its flag, by ``--norm-placement``, or by fairseq's flag.
+    """Return each side's placement: by its flag, by ``--norm-placement``, or by fairseq's flag.
 
     Raises:
         ValueError: an unknown placement, or a placement for a stack that the model lacks.
@@ -229,7 +229,7 @@ def apply_placement(
 
 
 def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> str:
-    """The norm at ``site``: by the flag of the site, else of its side, else by ``--norm-type``.
+    """Return the norm at ``site``: by the site's flag, else its side's, else by ``--norm-type``.
 
     If ``--norm-type`` is a norm with batch statistics, a decoder after an encoder keeps LayerNorm,
     as in the PowerNorm paper, since each position would see its future. In a model with a decoder
@@ -269,7 +269,7 @@ def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[s
 def unused_norm_flags(
     settings: object, norms: Mapping[Site, str], sides: Sequence[str]
 ) -> list[str]:
-    """The keys of the flags that choose a norm for all sites, or a side, and that no site has."""
+    """Return the keys of flags for all sites, or for a side, whose norm no site has."""
     within = {"norm_type": sides} | {norm_type_field(side): [side] for side in sides}
     return [
         field
@@ -306,7 +306,7 @@ def _check_norms(norms: Mapping[Site, str], placement: Mapping[str, str]) -> Non
 
 
 def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
-    """The options given for the norm at a site, and those that it takes in a Transformer."""
+    """Return the given options of the norm at a site, and those that it has in a Transformer."""
     spec = norm_spec(name)
     options = {option.name: option for option in spec.options}
     given = {key: getattr(settings, option_field(key), None) for key in options}
@@ -320,7 +320,7 @@ def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
 
 
 def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str, str]:
-    """The initialization of each side: ``init`` if given, else that of the side's placement."""
+    """Return each side's initialization: ``init`` if given, else that of its placement."""
     by_side = {side: init or of_placement(name) for side, name in placement.items()}
     for side, name in placement.items():
         if reason := placement_class(name).refuses(by_side[side]):
@@ -332,7 +332,7 @@ def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str,
 
 
 def _stat_tokens(settings: object, norms: Iterable[str]) -> int | None:
-    """The number of tokens over which batch statistics are taken; None for those of the batch."""
+    """Return the number of tokens per batch statistic; None for those of the batch."""
     given = getattr(settings, STAT_TOKENS, None)
     if given is None:
         return None
@@ -379,14 +379,14 @@ def _record(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
 
 
 def _lacks_warmup(settings: object, norms: Iterable[str]) -> bool:
-    """Whether one of ``norms`` has a warm-up, and its length is not given."""
+    """Return whether one of ``norms`` has a warm-up whose length is not given."""
     if getattr(settings, WARMUP, None) is not None:
         return False
     return any(norm_spec(name).has_option("warmup_updates") for name in norms)
 
 
 def _learning_rate_warmup(args: Any) -> int:
-    """The number of updates for which the learning rate of the run warms up.
+    """Return the number of updates of the run's learning-rate warm-up.
 
     Raises:
         ValueError: its scheduler has no warm-up.
@@ -407,9 +407,9 @@ def _learning_rate_warmup(args: Any) -> int:
 
 
 def store_folded(args: argparse.Namespace, plan: Plan) -> None:
-    """Write into ``args``, the stored settings of a run, which norms folding has left.
+    """Write the norms that remain after folding into ``args``, the stored settings of a run.
 
-    What a model with the remaining norms would refuse is unset.
+    Settings that a model with these norms would refuse are unset.
 
     Args:
         plan: the plan of the folded model.

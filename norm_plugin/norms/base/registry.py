@@ -2,7 +2,7 @@
 
 A norm declares itself once. The keyword arguments of its constructor are its options, with
 their types and defaults; the ``Options:`` section of its docstring explains them. Flags, YAML
-keys, tables and the parameters of tests are made from that.
+keys, tables and the parameters of tests are derived from them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from norm_plugin.norms.base.contract import Norm
 NormClass = TypeVar("NormClass", bound=type[Norm])
 OptionValue = int | float | str
 SWITCH = {"on", "off"}
-"""The choices of an option that YAML may hand over as a boolean, as it reads a bare ``on``."""
+"""The choices of an option that YAML may pass as a boolean, since it reads ``on`` as True."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a norm, the same word in Python, as a flag and in YAML.
+    """An option of a norm, with one name in Python, as a flag and in YAML.
 
     Attributes:
         type: int, float or str.
@@ -39,10 +39,11 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def parse(self, value: Any) -> OptionValue:
-        """``value`` in the option's type. YAML hands over ``1e-5`` as a string, for one.
+        """Convert ``value`` to the option's type; YAML, for example, passes ``1e-5`` as a string.
 
         Raises:
-            ValueError: not of that type, not finite, an eps below 0, or not one of the choices.
+            ValueError: the value is not of that type, not finite, an eps below 0, or none of the
+                choices.
         """
         if isinstance(value, bool) and set(self.choices) == SWITCH:
             value = "on" if value else "off"
@@ -68,21 +69,21 @@ class Option:
 
     @property
     def type_name(self) -> str:
-        """How the type is written for a user: ``float``, or ``paper|released``."""
+        """The type as shown to users: ``float``, or ``paper|released``."""
         return "|".join(self.choices) or self.type.__name__
 
 
 @dataclass(frozen=True)
 class NormSpec:
-    """What is known of a registered norm.
+    """The declaration of a registered norm.
 
     Attributes:
         formula: one line, in the paper's symbols.
         paper: authors, year and equation.
         options: in the order of the constructor.
         released: how the public code of the paper differs.
-        paper_read: False where the paper could not be read, so that the norm follows its
-            released code; the norm's file says what was assumed.
+        paper_read: False if the paper could not be read, so that the norm follows its released
+            code; the norm's file says what was assumed.
     """
 
     name: str
@@ -99,11 +100,11 @@ class NormSpec:
         return self.cls.batch_statistics
 
     def has_option(self, name: str) -> bool:
-        """Whether the norm has an option of that name."""
+        """Return whether the norm has an option of that name."""
         return any(option.name == name for option in self.options)
 
     def parse(self, options: Mapping[str, Any]) -> dict[str, OptionValue]:
-        """``options`` by name, in their types; raises ValueError for a wrong one."""
+        """Return ``options`` in their types; raise ValueError for a wrong one."""
         known = {option.name: option for option in self.options}
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -114,7 +115,7 @@ class NormSpec:
         return {name: known[name].parse(value) for name, value in options.items()}
 
     def build(self, dim: int, **options: Any) -> Norm:
-        """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
+        """Build a norm over ``dim`` channels; raise ValueError for a wrong option."""
         parsed = self.parse(options)
         norm = self.cls(dim, **parsed)
         norm.built_with = {option.name: option.default for option in self.options} | parsed
@@ -132,11 +133,11 @@ def register_norm(
     """Class decorator: make a :class:`Norm` known as ``--norm-type name``.
 
     Args:
-        name: the word of the flag.
+        name: the value of the flag.
         formula: one line, in the paper's symbols.
         paper: authors, year and equation.
         released: how the paper's public code differs from this, if there is any; one line.
-        paper_read: False where the paper itself could not be read.
+        paper_read: False if the paper itself could not be read.
 
     Raises:
         ValueError: the name is taken, an option has no explanation or a type that cannot be
@@ -157,14 +158,14 @@ def register_norm(
 
 
 def norm_spec(name: str) -> NormSpec:
-    """The declaration of norm ``name``; raises ValueError listing all names if unknown."""
+    """Return the declaration of norm ``name``; raise ValueError listing all if it is unknown."""
     if name not in _SPECS:
         raise ValueError(f"unknown norm {name!r}; choose from {', '.join(NORM_TYPES)}")
     return _SPECS[name]
 
 
 def declared_options() -> dict[str, list[tuple[str, Option]]]:
-    """Every option of every norm: its name to the norms that have it, with their form of it."""
+    """Return, for each name of an option, the norms that have it, with their form of it."""
     options: dict[str, list[tuple[str, Option]]] = {}
     for name in NORM_TYPES:
         for option in norm_spec(name).options:
@@ -181,20 +182,20 @@ def build_norm(name: str, dim: int, **options: Any) -> Norm:
         options: the norm's own options; ``norm-plugin list`` shows them.
 
     Raises:
-        ValueError: an unknown norm or option, or a value that is not allowed.
+        ValueError: the norm or an option is unknown, or a value is not allowed.
     """
     return norm_spec(name).build(dim, **options)
 
 
 def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
-    """The keyword-only arguments of the constructor, explained by the class docstring."""
+    """Return the constructor's keyword-only arguments, explained by the class docstring."""
     hints = get_type_hints(cls.__init__)
     helps = _option_helps(cls)
     options = []
     for parameter in inspect.signature(cls.__init__).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
-        if parameter.name not in helps and sys.flags.optimize < 2:  # which keeps docstrings
+        if parameter.name not in helps and sys.flags.optimize < 2:  # -OO removes docstrings
             raise ValueError(
                 f"{cls.__name__}: explain option {parameter.name!r} in the docstring, "
                 f"on a line of its own under 'Options:'"
@@ -206,14 +207,14 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
 
 
 def _option_helps(cls: type[Norm]) -> dict[str, str]:
-    """``name: explanation`` entries under ``Options:``; an explanation may span lines."""
+    """Return the ``name: explanation`` entries of ``Options:``; they may span lines."""
     section = (inspect.getdoc(cls) or "").partition("Options:\n")[2]
     entries = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", section, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, ...]]:
-    """Type and choices of an option from its annotation: int, float, str or Literal."""
+    """Return the type and the choices of an option, given its annotation."""
     choices = getattr(hint, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return str, tuple(choices)
@@ -226,7 +227,7 @@ def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, 
 
 
 def _check_same_types(name: str, options: tuple[Option, ...], other: NormSpec) -> None:
-    """One flag serves every norm that has the option, so its type must be one."""
+    """Raise ValueError if norms have an option in different types: they share one flag."""
     types = {option.name: option.type for option in other.options}
     for option in options:
         if types.get(option.name, option.type) is not option.type:

@@ -311,7 +311,7 @@ def finding_figure(name: str, results: Path) -> Figure:
 
 
 def _label(row: dict[str, Any]) -> str:
-    baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
+    baseline = row["baseline"].replace("-layer-scale-groups-0", " without RMS pre-scaling")
     arms = SETTING_CURVES["depth"].without(f"{row['arm']} minus {baseline}")
     depth = re.search(r"-layers-(\d+)", row["arm"])  # the same in both arms
     layers = f", {depth[1]} layers" if depth else ""

@@ -47,7 +47,7 @@ from norm_plugin.models.initialization import (
     of_placement,
 )
 from norm_plugin.models.recording import real_rows
-from norm_plugin.models.settle import apply_placement
+from norm_plugin.models.settle import apply_placement, settle
 from norm_plugin.models.stacks import NormTransformerEncoder
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm
@@ -291,6 +291,7 @@ def _settings(
     args.dropout = args.attention_dropout = args.activation_dropout = 0.0
     args.warmup_updates = WARMUP_UPDATES
     apply_placement(args, sides=sides)
+    settle(args, sides, complete=True)
     return args
 
 

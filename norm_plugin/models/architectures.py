@@ -149,7 +149,8 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
-    settle(args, cls.sides)  # so that a wrong flag stops the command before it creates anything
+    # here, so that a wrong flag stops the command before it creates anything
+    settle(args, cls.sides, complete=True)
 
 
 register(

@@ -64,22 +64,20 @@ from norm_plugin.placements import PLACEMENTS, placement_class
 WARMUP = option_field("warmup_updates")
 
 
-def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
+def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -> Plan:
     """Return the plan of a model with these settings; only this function decides on norms.
-
-    If a chosen norm has a warm-up whose length is not given, the warm-up of the learning rate
-    becomes its length, in ``args`` too. Settings that are complete do not change, so fairseq may
-    pass them again, as it does when it has read the flags and when it builds the model.
 
     Args:
         args: the Namespace of a command line, which also has the scheduler's flags; the ``model``
             node of a YAML file, whose root has the node ``lr_scheduler``; or a mapping.
         sides: the stacks that the model has.
+        complete: if a chosen norm has a warm-up whose length is not given, take the length of the
+            learning rate's warm-up, and write it into ``args``. Otherwise the norm's default holds.
 
     Raises:
         ValueError: an unknown norm, placement or value of a flag; a flag of a site that the model
-            lacks; an option that no chosen norm has, or a value that is not allowed; a warm-up
-            whose length no setting determines.
+            lacks; an option that no chosen norm has, or a value that is not allowed; with
+            ``complete``, a learning rate without warm-up.
     """
     settings = _as_namespace(args)
     choices = {key: chosen(settings, key) or choice.default for key, choice in CHOICES.items()}
@@ -98,7 +96,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
     _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
     check_embedding(settings, str(choices[EMBEDDING]))
-    if _lacks_warmup(settings, norms.values()):
+    if complete and _lacks_warmup(settings, norms.values()):
         settings.norm_warmup_updates = args.norm_warmup_updates = _learning_rate_warmup(args)
     return Plan(
         placement=placement,

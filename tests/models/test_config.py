@@ -7,13 +7,15 @@ import argparse
 import pytest
 from fairseq import models, options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer.transformer_legacy import base_architecture
 from omegaconf import OmegaConf, open_dict
 
 from norm_plugin.models import stacks
 from norm_plugin.models.config import config_class
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.settle import settle
-from norm_plugin.norms import Norm, register_norm
+from norm_plugin.models.translation import NormTransformerModel
+from norm_plugin.norms import Norm, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS
 
@@ -279,6 +281,15 @@ def test_settings_that_are_settled_give_the_same_plan(task):
     model = models.build_model(settings, task)
     assert settle(args) == settle(vars(args)) == model.cfg.plan
     assert settle({**vars(args), "norm_type": "mabn"}) != model.cfg.plan
+
+
+def test_a_model_that_no_command_line_configures_has_the_default_warmup(task):
+    """Such as one that is built for inference: its settings have no learning rate."""
+    args = argparse.Namespace(norm_type="powernorm", encoder_layers=1, decoder_layers=1)
+    base_architecture(args)
+    model = NormTransformerModel.build_model(args, task)
+    default = {option.name: option.default for option in norm_spec("powernorm").options}
+    assert encoder_norm(model).warmup_updates == default["warmup_updates"]
 
 
 def test_a_model_has_its_settings_where_fairseqs_has_them(build):

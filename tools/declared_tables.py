@@ -106,7 +106,7 @@ def _defaults(owners: list[tuple[str, Option]]) -> str:
 
 # ---- placements -----------------------------------------------------------------------------
 
-FINAL_FOLDS = "in the encoder only, as an output projection can take no offset"
+FINAL_FOLDS = "in the encoder only, because the output projection of the decoder has no bias"
 LAYERS = 8  # in the stack that represents any; enough for placements that differ by layer
 
 
@@ -134,7 +134,7 @@ def _section(name: str) -> str:
 {summary}
 
 - Norms: {_norms(cls)}.
-- Learned, norms aside: {_parameters(cls)}.
+- Learned parameters besides the norms: {_parameters(cls)}.
 - Initial weights: {str(weights).rstrip(".")}.
 - Folds: {_folds(cls)}."""
 
@@ -177,7 +177,7 @@ def _by_branch(texts: dict[str, str]) -> str:
 def _parameters(cls: type[Placement]) -> str:
     """Return the parameters of a layer that are the placement's own."""
     own = cls.at(place(1))(place(1)).named_parameters()
-    return ", ".join(f"`{name}` ({_shape(value)})" for name, value in own) or "nothing"
+    return ", ".join(f"`{name}` ({_shape(value)})" for name, value in own) or "none"
 
 
 def _folds(cls: type[Placement]) -> str:
@@ -193,12 +193,12 @@ def _folds(cls: type[Placement]) -> str:
 def _fold_of(cls: type[Placement], branch: str) -> str:
     """Return whether the norms of a branch can be folded: all or none."""
     slots = [(kind, slot) for kind in each_layer(cls) for slot in kind.norms_of(branch)]
-    stay = {
-        f"no (the norm at {slot}: {reason})": None
-        for kind, slot in slots
-        if (reason := kind.reason_not_foldable(slot))
-    }
-    return "; ".join(stay) or ("yes" if slots else "")
+    stay: dict[str, list[str]] = {}
+    for kind, slot in slots:
+        if reason := kind.reason_not_foldable(slot):
+            stay.setdefault(reason, []).append(slot)
+    texts = [f"no ({', '.join(dict.fromkeys(at))}: {reason})" for reason, at in stay.items()]
+    return "; ".join(texts) or ("yes" if slots else "")
 
 
 # ---- patches --------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class Admin(Placement):
-    """Post-norm that multiplies the stream by omega, whose start the first training batch sets.
+    """Post-norm that multiplies the stream by omega, initialized from the first training batch.
 
     Attributes:
         change: the learned part of omega, per branch, (C,).

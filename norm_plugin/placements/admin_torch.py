@@ -28,7 +28,7 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class AdminTorch(Placement):
-    """Post-norm that multiplies the stream by omega, whose start follows from the depth.
+    """Post-norm that multiplies the stream by omega, initialized from the depth.
 
     Attributes:
         omega: per branch, (C,).

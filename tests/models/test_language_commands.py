@@ -77,7 +77,8 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
     printed = capsys.readouterr().out
     for site in ("decoder-self: batchnorm folded, 2 into 6", "decoder-ffn: batchnorm folded"):
         assert site in printed
-    assert "decoder-final: batchnorm stays: output_projection shares its weights" in printed
+    reason = "output_projection shares its weights"
+    assert f"decoder-final: batchnorm is not folded: {reason}" in printed
     plain = loss_of(averaged, text, tmp_path / "log", capsys)
     assert plain.tokens > 4 * 60 and 1 < plain.bits < 8  # 60 lines; hardly trained
     for other in (

@@ -25,10 +25,9 @@ from norm_plugin.models.flags import (
     norm_type_field,
     option_field,
     shown_key,
-    use_stored_keys,
 )
 from norm_plugin.models.plan import LAYERNORM, Plan
-from norm_plugin.models.settle import settle
+from norm_plugin.models.settle import as_namespace, settle
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
 from norm_plugin.placements import PLACEMENTS
@@ -116,12 +115,8 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
     """
-    use_stored_keys(args)
     plan = settle(args, sides)
-    if OmegaConf.is_config(args):
-        values: Any = OmegaConf.to_container(args, resolve=True)
-        args = argparse.Namespace(**values)
-    cfg: NormConfig = config_class().from_namespace(args)
+    cfg: NormConfig = config_class().from_namespace(as_namespace(args))
     cfg.plan = plan
     for side, layers in plan.layers.items():
         stack = getattr(cfg, side)

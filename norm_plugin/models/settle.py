@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -79,13 +80,15 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
             lacks; an option that no chosen norm has, or a value that is not allowed; with
             ``complete``, a learning rate without warm-up.
     """
-    settings = _as_namespace(args)
+    settings = as_namespace(args)
     choices = {key: chosen(settings, key) or choice.default for key, choice in CHOICES.items()}
     placement = chosen_placement(settings, sides)
     layers = {side: _layer_plans(settings, side, placement[side], sides) for side in sides}
     outside = {side: sites_outside_layers(settings, side, placement[side]) for side in sides}
     norms = {
-        site: norm_type_of(settings, site, sides) for site in _in_order(layers, outside, sides)
+        site: norm_type_of(settings, site, sides)
+        for side in sides
+        for site in chain(*(layer.sites.values() for layer in layers[side]), outside[side])
     }
     _check_site_flags(settings, norms, sides)
     for field in unused_norm_flags(settings, norms, sides):
@@ -117,8 +120,11 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
     )
 
 
-def _as_namespace(args: Any) -> argparse.Namespace:
-    """Return the settings as attributes, which are faster to read than an omegaconf node."""
+def as_namespace(args: Any) -> argparse.Namespace:
+    """Return a copy of the settings, with the keys that are stored, as attributes.
+
+    Those are faster to read than an omegaconf node.
+    """
     if OmegaConf.is_config(args):
         args = OmegaConf.to_container(args, resolve=True)
     settings = argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
@@ -139,19 +145,6 @@ def _layer_plans(
         cls = placement_class(placement).at(place)
         plans.append(LayerPlan(place, cls, layer_sites(place, cls, given)))
     return plans
-
-
-def _in_order(
-    layers: Mapping[str, list[LayerPlan]], outside: Mapping[str, list[Site]], sides: Sequence[str]
-) -> list[Site]:
-    """Return every site of a model once, with the sites of the embeddings at the end."""
-    sites: dict[Site, None] = {}  # an ordered set
-    for side in sides:
-        for layer in layers[side]:
-            sites.update(dict.fromkeys(layer.sites.values()))
-        sites.update(dict.fromkeys(outside[side]))
-    embeddings = EMBEDDING_SITES.values()
-    return sorted(sites, key=lambda site: site in embeddings)
 
 
 # ---- placement ------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,16 +36,6 @@ def not_built(monkeypatch):
     yield
     choices._loaded.cache_clear()
     choices._say_once.cache_clear()
-
-
-def test_an_extension_that_an_older_version_built_has_the_new_names(monkeypatch):
-    """An update of the checkout does not build the extension anew."""
-    native = SimpleNamespace(
-        move="average", step_nu="nu", machine_has=lambda _: True, use_level=lambda _: None
-    )
-    monkeypatch.setattr(cpu.importlib, "import_module", lambda _: native)
-    found, _ = cpu.load.__wrapped__()
-    assert (found.update_running_average, found.update_nu) == ("average", "nu")
 
 
 def test_the_environment_wins_over_the_flag(monkeypatch):

@@ -15,8 +15,6 @@ LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
 PLAIN = "plain"
 VARIABLE = "NORM_KERNELS_LEVEL"
 """Names the level that the extension uses, whatever torch uses: for tests and measurements."""
-RENAMED = {"move": "update_running_average", "step_nu": "update_nu"}
-"""New names of functions, by their names in an extension that was built from an older version."""
 
 
 @functools.cache
@@ -33,9 +31,6 @@ def load() -> tuple[Any | None, str]:
             f"not built, or for another torch ({str(error).splitlines()[0]}); to build it with a "
             "C++ compiler, pip install the project with --no-build-isolation --no-deps"
         )
-    for old, new in RENAMED.items():
-        if hasattr(native, old):
-            setattr(native, new, getattr(native, old))
     level = chosen_level(native)
     native.use_level(level)
     return native, f"C++, {level}"

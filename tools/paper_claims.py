@@ -4,7 +4,8 @@
 ``says`` in our words, and one of
 
     verdict     one of VERDICTS, if nothing is measured
-    compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
+    compare     two arms of a study: {study, arm, baseline, outcome, claim, margin, setting}, where
+                ``setting: other`` says that the statement does not cover the setting of the study
     theory      rows of a claim of docs/theory.md: {claim, where, n}
     recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
                 It is the change over training, or with ``minus: [value, norm]`` a difference of two
@@ -48,9 +49,11 @@ from papers import first_norm_tenths
 FILE = Path(__file__).with_name("paper_rows.yaml")
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "undecided"
 NOT_SEEN, PARTLY, NOT_RUN = "not reproduced", "partly", "not run"
+DIFFERS = "differs here"
 VERDICTS = {
     REPRODUCED: "the stated effect is decided, or the stated equation or bound holds",
     CONTRADICTED: "the opposite effect is decided, or the stated equation or bound fails",
+    DIFFERS: "the opposite effect is decided, in a setting that the statement does not cover",
     NOT_SEEN: "the interval lies within the margin of the row, which excludes a larger effect",
     PARTLY: "some statements or settings hold, others do not",
     UNDECIDED: "measured, but p or the interval does not decide, or there is one seed",
@@ -62,6 +65,7 @@ VERDICTS = {
 """Each verdict with its meaning."""
 TITLES = {"powernorm": "PowerNorm", "adanorm": "AdaNorm", "xiong": "Xiong et al."}
 UP, DOWN, SAME = "higher", "lower", "equal"
+OTHER = "other"
 Declared = Mapping[str, Any]
 
 
@@ -206,7 +210,9 @@ def judge(evidence: Declared, decided: str, low: float, high: float) -> str:
         return REPRODUCED if evidence["claim"] == SAME else NOT_SEEN
     if not decided:
         return UNDECIDED
-    return REPRODUCED if decided == evidence["claim"] else CONTRADICTED
+    if decided == evidence["claim"]:
+        return REPRODUCED
+    return DIFFERS if evidence.get("setting") == OTHER else CONTRADICTED
 
 
 def by_interval(low: float, high: float) -> str:

@@ -12,6 +12,7 @@ from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from paper_claims import (
     CONTRADICTED,
+    DIFFERS,
     NOT_RUN,
     NOT_SEEN,
     REPRODUCED,
@@ -52,6 +53,12 @@ def evidence(paper, kind, **wanted):
 def test_what_an_interval_says_of_a_claim(claim, margin, decided, interval, verdict):
     claimed = {"claim": claim, **({} if margin is None else {"margin": margin})}
     assert judge(claimed, decided, *interval) == verdict
+
+
+def test_a_setting_that_the_statement_does_not_cover_contradicts_nothing():
+    claimed = {"claim": "equal", "margin": 1, "setting": "other"}
+    assert judge(claimed, "lower", -3, -2) == DIFFERS
+    assert judge(claimed, "", -0.5, 0.5) == REPRODUCED
 
 
 def test_every_row_says_where_and_what():

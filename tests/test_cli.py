@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -91,7 +92,7 @@ def test_an_unknown_verb_is_one_line():
     ],
 )
 def test_output_that_cannot_be_written_is_one_line(redirection, code, error):
-    command = ["bash", "-c", f"{sys.executable} -m norm_plugin {redirection}"]
+    command = ["bash", "-c", f"{shlex.quote(sys.executable)} -m norm_plugin {redirection}"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (code, "", error)
 

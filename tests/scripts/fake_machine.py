@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -75,7 +76,8 @@ class FakeMachine:
 
     def add_python(self, name: str, version: str) -> None:
         commas = version.replace(".", ", ")
-        self.add_command(name, PYTHON.format(version=version, commas=commas, python=sys.executable))
+        python = shlex.quote(sys.executable)
+        self.add_command(name, PYTHON.format(version=version, commas=commas, python=python))
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start setup.sh with ``environment`` on top of the bare minimum."""

@@ -75,22 +75,22 @@ def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
     """Return the command line of fairseq-train: a recipe with ``setup`` as its norm.
 
     Args:
-        args: ``data``, a folder of binarized data; ``recipe``, of :data:`RECIPES`; ``quick``, for a
+        args: ``data``, a folder of binarized data; ``config``, of :data:`RECIPES`; ``quick``, for a
             tiny model; ``device``, cpu or cuda.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
-    recipe = read_recipe(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
-    recipe["common"].update(cpu=args.device == CPU, user_dir=None, log_format="none")
+    config = read_recipe(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
+    config["common"].update(cpu=args.device == CPU, user_dir=None, log_format="none")
     # the data comes first on the line, and says itself which languages it has
-    recipe["task"].update(data=None, source_lang=None, target_lang=None)
-    model = recipe["model"]
+    config["task"].update(data=None, source_lang=None, target_lang=None)
+    model = config["model"]
     if setup == STOCK:
         stock = {name: value for name, value in model.items() if not name.startswith("norm_")}
         before = {f"{stack}_normalize_before": True for stack in ("encoder", "decoder")}
-        recipe["model"] = {**stock, "_name": model["_name"].replace("norm_", "", 1), **before}
+        config["model"] = {**stock, "_name": model["_name"].replace("norm_", "", 1), **before}
     else:
         model.update({option_field(name): value for name, value in setup.values().items()})
-    return [str(args.data), *training_flags(recipe)]
+    return [str(args.data), *training_flags(config)]
 
 
 class Run:

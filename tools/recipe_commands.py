@@ -16,15 +16,15 @@ CONTINUED = " \\\n    "
 
 def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
     """Return Markdown: a recipe's training, averaging and evaluation, as typed in a shell."""
-    recipe, metric = read_recipe(name, overrides), find_metric(experiment_metrics()[name])
+    config, metric = read_recipe(name, overrides), find_metric(experiment_metrics()[name])
     averaged = metric.checkpoint == AVERAGE
     checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
     average = ["norm-plugin", "average", "--inputs", "checkpoints"]
     evaluate = [*_command(metric.module), "DATA", "--user-dir", "norm_plugin"]
     commands = [
-        ["fairseq-train", "DATA", *training_flags(recipe)],
-        *([[*average, *averaging_flags(recipe), "--output", checkpoint]] if averaged else []),
-        [*evaluate, "--path", checkpoint, *metric.flags("", generation_flags(recipe))],
+        ["fairseq-train", "DATA", *training_flags(config)],
+        *([[*average, *averaging_flags(config), "--output", checkpoint]] if averaged else []),
+        [*evaluate, "--path", checkpoint, *metric.flags("", generation_flags(config))],
     ]
     return "\n".join(["```bash", *(_wrapped(command) for command in commands), "```"])
 

@@ -36,7 +36,7 @@ from norm_lab.config.experiments import experiment_metrics, find_experiment
 from norm_lab.config.recipes import read_recipe
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.metrics.flags import Recipe, averaging_flags, training_flags
+from norm_lab.metrics.flags import Configuration, averaging_flags, training_flags
 from norm_lab.paths import CONFIGS
 from norm_lab.report.text import markdown
 from norm_plugin.io.command_line import CommandError
@@ -139,18 +139,18 @@ def example_values(name: str, keys: Iterable[str]) -> dict[str, Any]:
 def recipe_values(task: Declared) -> dict[str, Any]:
     """Return the values of a recipe by the keys of the rows of ``task``."""
     name, overrides = task["experiment"], task.get("overrides", ())
-    recipe = read_recipe(name, overrides)
-    args = parse_args_and_arch(get_training_parser(), ["DATA", *training_flags(recipe)])
+    config = read_recipe(name, overrides)
+    args = parse_args_and_arch(get_training_parser(), ["DATA", *training_flags(config)])
     values = dict(vars(args))
     (batches,) = args.update_freq
     values |= {"tokens": (args.max_tokens or 0) * batches, "config": name}
     values |= {"sentences": (args.batch_size or 0) * batches, "sites": _sites(args)}
-    values |= recipe.get("generation", {})
+    values |= config.get("generation", {})
     for option in norm_spec(args.norm_type).options:
         if values.get(f"norm_{option.name}") is None:
             values[f"norm_{option.name}"] = option.default
     if name in experiment_metrics():
-        values |= _of_experiment(task, recipe)
+        values |= _of_experiment(task, config)
     dotted = {row["key"] for row in task["rows"] if "." in row["key"]}
     for key in dotted:
         study = key.removeprefix("study.")
@@ -169,7 +169,7 @@ def _sites(args: Any) -> str:
     return " and ".join(side for side in sides if of_norm[side] == {True})
 
 
-def _of_experiment(task: Declared, recipe: Recipe) -> dict[str, Any]:
+def _of_experiment(task: Declared, config: Configuration) -> dict[str, Any]:
     """Return the values that ``norm-plugin run`` reads from an experiment."""
     chosen = dict(each.split("=", 1) for each in task.get("overrides", ())).get("recipe")
     experiment = find_experiment(str(CONFIGS / f"{task['experiment']}.yaml"), recipe=chosen)
@@ -178,7 +178,7 @@ def _of_experiment(task: Declared, recipe: Recipe) -> dict[str, Any]:
     if metric.checkpoint == AVERAGE:
         corpus = importlib.import_module(experiment.corpus).CORPUS
         values["merges"] = experiment.merges or corpus.merges or list(corpus.types.values())
-        values["average"] = averaging_flags(recipe)[1]
+        values["average"] = averaging_flags(config)[1]
     return values
 
 

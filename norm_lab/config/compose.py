@@ -53,7 +53,7 @@ from norm_lab.metrics import find_metric
 from norm_lab.metrics.base import AVERAGE
 from norm_lab.metrics.flags import (
     LOGGING,
-    Recipe,
+    Configuration,
     averaging_flags,
     flag_settings,
     training_flags,
@@ -202,28 +202,28 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     user_dir = request.user_dir
     import_user_dir(user_dir)
 
-    base, recipe = _hyperparameters(experiment, norm, request.smoke, overrides)
-    changed = {**differences(recipe, base), **flag_settings(request.extra_flags)}
+    base, config = _hyperparameters(experiment, norm, request.smoke, overrides)
+    changed = {**differences(config, base), **flag_settings(request.extra_flags)}
     if pretrained is not None:
         changed["pretrained"] = digest(pretrained)
-    recipe["common"]["seed"] = seed
+    config["common"]["seed"] = seed
     if user_dir is not None:
-        recipe["common"]["user_dir"] = str(user_dir)
+        config["common"]["user_dir"] = str(user_dir)
     trained = for_workers(
-        recipe,
+        config,
         request.gpus,
         request.extra_flags,
         elsewhere=request.elsewhere,
         scale_batch_size=request.scale_batch_size,
         srun=request.srun,
     )
-    if recipe["common"].get("log_interval") == base["common"].get("log_interval"):
+    if config["common"].get("log_interval") == base["common"].get("log_interval"):
         trained["common"] = {**trained["common"], **experiment.logging}
     training = [*training_flags(trained), *request.extra_flags]
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
-    averaging = averaging_flags(recipe, request.extra_flags) if metric.checkpoint == AVERAGE else []
-    evaluation = metric.flags(subword, metric.recipe_flags(recipe, request.extra_flags))
+    averaging = averaging_flags(config, request.extra_flags) if metric.checkpoint == AVERAGE else []
+    evaluation = metric.flags(subword, metric.recipe_flags(config, request.extra_flags))
     check_extra_flags(request.extra_flags)
     # before fairseq parses the flags, some of which it evaluates
     check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
@@ -328,7 +328,7 @@ def _workers_label(request: Request, on_cpu: bool) -> str:
 
 def _hyperparameters(
     experiment: Experiment, norm: str, smoke: bool, overrides: Sequence[str]
-) -> tuple[Recipe, Recipe]:
+) -> tuple[Configuration, Configuration]:
     """Return the hyperparameters of the experiment without and with the overrides."""
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
@@ -340,8 +340,8 @@ def _hyperparameters(
         f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each
         for each in overrides
     ]
-    recipe = read_recipe(str(experiment.config), [*groups, *added])
-    return without_defaults(base, norm), without_defaults(recipe, norm)
+    config = read_recipe(str(experiment.config), [*groups, *added])
+    return without_defaults(base, norm), without_defaults(config, norm)
 
 
 def _key(override: str) -> str:

@@ -30,8 +30,8 @@ from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_ke
 from norm_lab.config.request import AUTO
 from norm_lab.metrics.flags import (
     LOGGING,
+    Configuration,
     Differences,
-    Recipe,
     averaging_flags,
     flag_of,
     generation_flags,
@@ -52,7 +52,7 @@ ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
 HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
-def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(name: str, overrides: Sequence[str] = ()) -> Configuration:
     """Return the configuration of ``fairseq-hydra-train --config-name name overrides``.
 
     ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
@@ -81,15 +81,15 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
                 f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or give with "
                 "--user-dir the folder that registers it"
             )
-    recipe = copy.deepcopy(_compose(path, tuple(stored_overrides(for_hydra))))
-    use_stored_keys(recipe)
+    config = copy.deepcopy(_compose(path, tuple(stored_overrides(for_hydra))))
+    use_stored_keys(config)
     if own_norm is not None:
-        recipe["model"]["norm_type"] = own_norm
-    return recipe
+        config["model"]["norm_type"] = own_norm
+    return config
 
 
 @lru_cache(maxsize=1000)
-def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
+def _compose(path: Path, overrides: tuple[str, ...]) -> Configuration:
     """Compose a configuration by hydra; cached, because it takes 0.1 s and a sweep repeats it."""
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq lowers the root level
     try:
@@ -97,12 +97,12 @@ def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
         groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
         with initialize_config_dir(str(path.parent), version_base="1.1"):
             composed = compose(path.stem, [*groups, *overrides])
-        recipe: Any = OmegaConf.to_container(composed, resolve=True)
+        config: Any = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         # hydra's message ends with its search path, which is always our own folder
         reason = " ".join(str(error).partition("Config search path")[0].split())
         raise CommandError(f"{' '.join([path.stem, *overrides])}: {reason}") from error
-    return {str(group): values for group, values in recipe.items()}
+    return {str(group): values for group, values in config.items()}
 
 
 def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
@@ -119,22 +119,22 @@ def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
         raise CommandError(str(error)) from error
 
 
-def differences(recipe: Recipe, base: Recipe) -> Differences:
-    """Return the settings of ``recipe`` that differ from those of ``base``, by dotted name.
+def differences(config: Configuration, base: Configuration) -> Differences:
+    """Return the settings of ``config`` that differ from those of ``base``, by dotted name.
 
     A setting that only ``base`` has is None. It is omitted if the two name different components
     for the group, since these have different settings.
     """
     settings = {
         f"{group}.{key}": value
-        for group in recipe
-        for key, value in recipe[group].items()
+        for group in config
+        for key, value in config[group].items()
         if value != base.get(group, {}).get(key)
     }
     for group, of_base in base.items():
         if f"{group}._name" not in settings:
             removed = {key for key, value in of_base.items() if value is not None}
-            removed -= recipe.get(group, {}).keys()
+            removed -= config.get(group, {}).keys()
             settings |= {f"{group}.{key}": None for key in of_base if key in removed}
     unnamed = NAMED_ELSEWHERE | {f"common.{key}" for key in LOGGING}
     return {
@@ -144,14 +144,14 @@ def differences(recipe: Recipe, base: Recipe) -> Differences:
     }
 
 
-def without_defaults(recipe: Recipe, norm: str) -> Recipe:
-    """Return ``recipe`` with None for each option of its norm that has its default value.
+def without_defaults(config: Configuration, norm: str) -> Configuration:
+    """Return ``config`` with None for each option of its norm that has its default value.
 
     So a run with ``norm_variant=paper`` equals one without ``norm_variant``.
     """
     from norm_plugin.models.flags import CHOICES  # imports fairseq
 
-    model = dict(recipe["model"])
+    model = dict(config["model"])
     for option in norm_spec(norm).options:
         value = model.get(f"norm_{option.name}")
         if value is not None and option.parse(value) == option.default:
@@ -159,26 +159,26 @@ def without_defaults(recipe: Recipe, norm: str) -> Recipe:
     for key, choice in CHOICES.items():
         if choice.default is not None and model.get(key) == choice.default:
             model[key] = None
-    return {**recipe, "model": model}
+    return {**config, "model": model}
 
 
 def for_workers(
-    recipe: Recipe,
+    config: Configuration,
     gpus: str,
     extra_flags: Sequence[str] = (),
     *,
     elsewhere: bool = False,
     scale_batch_size: bool = False,
     srun: bool = False,
-) -> Recipe:
-    """Return a copy of ``recipe`` for a number of GPUs, or the CPU, with the same batch size.
+) -> Configuration:
+    """Return a copy of ``config`` for a number of GPUs, or the CPU, with the same batch size.
 
     The batch size per update is ``max_tokens`` (or ``batch_size`` in sentences) times
     ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
 
     Args:
         gpus: a number, or AUTO for one GPU, or the CPU if there is none.
-        extra_flags: the user's flags of ``fairseq-train``, which override the recipe.
+        extra_flags: the user's flags of ``fairseq-train``, which override the configuration.
         elsewhere: the run is for another machine, so the GPUs of this one do not matter.
         scale_batch_size: multiply the batch size by the number of GPUs.
         srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
@@ -188,8 +188,8 @@ def for_workers(
             or the batch cannot be divided.
     """
     present = torch.cuda.device_count()
-    recipe = copy.deepcopy(recipe)
-    common = recipe.setdefault("common", {})
+    config = copy.deepcopy(config)
+    common = config.setdefault("common", {})
     only_cpu = bool(common.get("cpu")) or "--cpu" in extra_flags
     on_cpu = only_cpu or (gpus == AUTO and present == 0)
     if on_cpu:
@@ -201,7 +201,7 @@ def for_workers(
                 f"common.{half[0]}=false"
             )
     if on_cpu and gpus == AUTO:
-        return recipe
+        return config
     if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
         raise CommandError(f"--gpus is {gpus!r}; it must be an integer of 1 or more, or {AUTO}")
     count = 1 if gpus == AUTO else int(gpus)
@@ -209,31 +209,31 @@ def for_workers(
         raise CommandError(f"--gpus is {gpus}, but this experiment is for the CPU; drop --gpus")
     if not on_cpu and count > present and not elsewhere:
         raise CommandError(f"--gpus is {count}, but this machine has {present}")
-    recipe["distributed_training"] = {
-        **recipe.get("distributed_training", {}),
+    config["distributed_training"] = {
+        **config.get("distributed_training", {}),
         **(ON_CPU if on_cpu else {}),
         "distributed_world_size": count,
     }
     if count > 1 and not scale_batch_size:
-        _keep_batch(recipe, count, extra_flags)
-    return recipe
+        _keep_batch(config, count, extra_flags)
+    return config
 
 
-def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
+def _keep_batch(config: Configuration, count: int, extra_flags: Sequence[str]) -> None:
     """Divide ``update_freq`` by the number of workers, unless the user's flags set it."""
     if any(argument.partition("=")[0] == "--update-freq" for argument in extra_flags):
         return
-    dataset, optimization = recipe["dataset"], recipe["optimization"]
+    dataset, optimization = config["dataset"], config["optimization"]
     unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
-    of_recipe, (freq,) = dataset[unit], optimization.get("update_freq", [1])
-    (size,) = last_values(extra_flags, {unit: of_recipe})
-    parts, rest = divmod(of_recipe * freq, size * count)
+    of_config, (freq,) = dataset[unit], optimization.get("update_freq", [1])
+    (size,) = last_values(extra_flags, {unit: of_config})
+    parts, rest = divmod(of_config * freq, size * count)
     if rest or not parts:
-        share, uneven = divmod(of_recipe * freq, count)
+        share, uneven = divmod(of_config * freq, count)
         flag = flag_of(unit)
-        hint = "" if uneven or share > of_recipe else f" (-- {flag} {share})"
+        hint = "" if uneven or share > of_config else f" (-- {flag} {share})"
         raise CommandError(
-            f"{count} GPUs of {flag} {size} cannot share the batch of {of_recipe} x {freq}: choose "
+            f"{count} GPUs of {flag} {size} cannot share the batch of {of_config} x {freq}: choose "
             f"another number of GPUs, another {flag}{hint}, or --scale-batch-size"
         )
     optimization["update_freq"] = [parts]
@@ -270,11 +270,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
-    recipe = read_recipe(args.recipe, args.overrides)
+    config = read_recipe(args.recipe, args.overrides)
     if args.user_dir is not None:
-        recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
-    flags = args.flags_of(recipe)
-    check_no_code(flags, recipe["common"].get("user_dir") if args.user_dir else None)
+        config["common"]["user_dir"] = os.path.abspath(args.user_dir)
+    flags = args.flags_of(config)
+    check_no_code(flags, config["common"].get("user_dir") if args.user_dir else None)
     flags = shown_flags(flags)
     print(shlex.join(flags) if args.shell else "\n".join(flags))
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from norm_lab.metrics.flags import Recipe, flag_of, flag_settings
+from norm_lab.metrics.flags import Configuration, flag_of, flag_settings
 from norm_plugin.io.command_line import CommandError
 
 
@@ -39,7 +39,7 @@ def stored_overrides(overrides: Sequence[str]) -> list[str]:
     return changed
 
 
-def use_stored_keys(recipe: Recipe) -> None:
+def use_stored_keys(config: Configuration) -> None:
     """Replace new names of settings of ``model`` by the old ones, in place.
 
     Raises:
@@ -48,7 +48,7 @@ def use_stored_keys(recipe: Recipe) -> None:
     from norm_plugin.models import flags  # it imports fairseq
 
     try:
-        flags.use_stored_keys(recipe.get("model", {}))
+        flags.use_stored_keys(config.get("model", {}))
     except ValueError as error:
         raise CommandError(str(error)) from error
 

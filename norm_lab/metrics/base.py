@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from norm_lab.metrics.flags import Recipe, generation_flags
+from norm_lab.metrics.flags import Configuration, generation_flags
 from norm_plugin.io.command_line import CommandError
 
 AVERAGE, BEST = "average", "best"
@@ -61,13 +61,13 @@ class Metric(ABC):
     has_item_outputs: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-        """Return the flags of the evaluation for a recipe.
+    def recipe_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
+        """Return the flags of the evaluation for a configuration.
 
         Args:
-            extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
+            extra_flags: flags of ``fairseq-train`` that come after those of ``config``.
         """
-        return generation_flags(recipe)
+        return generation_flags(config)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
         """Return the flags of the evaluation that affect the score.

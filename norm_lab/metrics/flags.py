@@ -1,4 +1,4 @@
-"""Settings of a recipe as flags of fairseq's commands, and flags as settings."""
+"""Settings of a configuration as flags of fairseq's commands, and flags as settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def flag_settings(flags: Sequence[str]) -> Differences:
     }
 
 
-Recipe = dict[str, dict[str, Any]]
+Configuration = dict[str, dict[str, Any]]
 """The settings of each of fairseq's groups."""
 NAME_FLAGS = {
     "task": "--task",
@@ -66,29 +66,29 @@ EVALUATION = ("eval_lm", "common_eval")
 """fairseq's groups of settings for fairseq-generate, and for fairseq-eval-lm."""
 
 
-def training_flags(recipe: Recipe) -> list[str]:
-    """Return the flags of ``fairseq-train`` for a recipe."""
-    groups = (group for group in recipe if group not in (GENERATION, *EVALUATION))
-    return [flag for group in groups for flag in _group_flags(group, recipe)]
+def training_flags(config: Configuration) -> list[str]:
+    """Return the flags of ``fairseq-train`` for a configuration."""
+    groups = (group for group in config if group not in (GENERATION, *EVALUATION))
+    return [flag for group in groups for flag in _group_flags(group, config)]
 
 
-def generation_flags(recipe: Recipe) -> list[str]:
-    """Return the flags of ``fairseq-generate`` for a recipe."""
-    return _group_flags(GENERATION, recipe)
+def generation_flags(config: Configuration) -> list[str]:
+    """Return the flags of ``fairseq-generate`` for a configuration."""
+    return _group_flags(GENERATION, config)
 
 
-def evaluation_flags(recipe: Recipe) -> list[str]:
-    """Return the flags of ``fairseq-eval-lm`` for a recipe."""
-    return [flag for group in EVALUATION for flag in _group_flags(group, recipe)]
+def evaluation_flags(config: Configuration) -> list[str]:
+    """Return the flags of ``fairseq-eval-lm`` for a configuration."""
+    return [flag for group in EVALUATION for flag in _group_flags(group, config)]
 
 
-def averaging_flags(recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-    """Return the flags of ``norm-plugin average`` for all checkpoints that a recipe keeps.
+def averaging_flags(config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
+    """Return the flags of ``norm-plugin average`` for all checkpoints that are kept.
 
     Args:
-        extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
+        extra_flags: flags of ``fairseq-train`` that come after those of ``config``.
     """
-    checkpoint = recipe["checkpoint"]
+    checkpoint = config["checkpoint"]
     if checkpoint.get("no_epoch_checkpoints"):  # the best checkpoint is evaluated
         return []
     names = ("keep_interval_updates", "keep_last_epochs")
@@ -109,11 +109,11 @@ def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
     return [values[name] for name in defaults]
 
 
-def _group_flags(group: str, recipe: Recipe) -> list[str]:
+def _group_flags(group: str, config: Configuration) -> list[str]:
     from omegaconf import MISSING  # not needed by the process that supervises runs
 
     flags: list[str] = []
-    for key, value in recipe.get(group, {}).items():
+    for key, value in config.get(group, {}).items():
         if key == "_name":
             flags += [NAME_FLAGS[group], str(value)]
         elif value is True:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
-from norm_lab.metrics.flags import Recipe, evaluation_flags, last_values
+from norm_lab.metrics.flags import Configuration, evaluation_flags, last_values
 from norm_plugin.checkpoints.evaluate_lm import REMARK
 from norm_plugin.io.command_line import CommandError, DivergedError
 from norm_plugin.io.files import read_json, read_lines
@@ -74,13 +74,13 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin evaluate-lm"
 
-    def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
+    def recipe_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
         """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does
         not fill a row, and each would start without a memory.
         """
-        settings = {**recipe["task"], **recipe["dataset"]}
+        settings = {**config["task"], **config["dataset"]}
         names = ("tokens_per_sample", "batch_size", "max_tokens")
         trained = last_values(extra_flags, {name: settings.get(name) for name in names})
         flags = [
@@ -88,9 +88,9 @@ class LanguageModelLoss(Metric):
             for name, value in zip(names, trained)
             if value is not None
         ]
-        if recipe["task"]["_name"] == IN_SEGMENTS:
+        if config["task"]["_name"] == IN_SEGMENTS:
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
-        return [*chain(*flags), *evaluation_flags(recipe)]
+        return [*chain(*flags), *evaluation_flags(config)]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         manifest = read_json(data / "manifest.json")

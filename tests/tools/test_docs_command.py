@@ -59,8 +59,8 @@ def test_a_command_is_the_recipe_word_by_word():
     text = command_lines("iwslt14_de_en", ["norm=powernorm"])
     assert all(len(line) <= WIDTH + 6 for line in text.splitlines())
     train, average, generate = shlex_lines(text)
-    recipe = read_recipe("iwslt14_de_en", ["norm=powernorm"])
-    assert train == ["fairseq-train", "DATA", *training_flags(recipe)]
+    config = read_recipe("iwslt14_de_en", ["norm=powernorm"])
+    assert train == ["fairseq-train", "DATA", *training_flags(config)]
     assert average[-4:] == ["--last-epochs", "10", "--output", "averaged.pt"]
     assert generate[-4:] == ["--beam", "5", "--lenpen", "1.0"]
 

@@ -1,4 +1,4 @@
-"""The batch of a recipe on any number of GPUs."""
+"""The batch of a configuration on any number of GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gpus(monkeypatch):
     return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-def recipe(tokens=4096, freq=1, **common):
+def configuration(tokens=4096, freq=1, **common):
     return {
         "common": common,
         "dataset": {"max_tokens": tokens},
@@ -35,7 +35,7 @@ def batch(made, further_tokens=None):
 @pytest.mark.parametrize("count", ["1", "2", "8", "128"])
 def test_the_batch_stays(count, gpus):
     gpus(128)
-    made = for_workers(recipe(freq=128), count)
+    made = for_workers(configuration(freq=128), count)
     assert made["distributed_training"]["distributed_world_size"] == int(count)
     assert batch(made) == 4096 * 128
 
@@ -44,18 +44,18 @@ def test_the_batch_stays(count, gpus):
 def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus):
     gpus(256)
     with pytest.raises(CommandError, match="cannot share the batch of 4096 x"):
-        for_workers(recipe(freq=freq), count)
-    made = for_workers(recipe(freq=freq), count, scale_batch_size=True)
+        for_workers(configuration(freq=freq), count)
+    made = for_workers(configuration(freq=freq), count, scale_batch_size=True)
     assert made["optimization"]["update_freq"] == [freq]
 
 
 def test_fewer_tokens_a_gpu_make_it_possible(gpus):
     gpus(8)
     with pytest.raises(CommandError, match=r"\(-- --max-tokens 512\)"):
-        for_workers(recipe(), "8")
-    made = for_workers(recipe(), "8", ["--max-tokens", "512"])
+        for_workers(configuration(), "8")
+    made = for_workers(configuration(), "8", ["--max-tokens", "512"])
     assert batch(made, 512) == 4096
-    made = for_workers(recipe(freq=4), "8", ["--max-tokens", "1024"])
+    made = for_workers(configuration(freq=4), "8", ["--max-tokens", "1024"])
     assert batch(made, 1024) == 4 * 4096
 
 
@@ -72,26 +72,26 @@ def test_a_batch_of_sentences(gpus):
 
 def test_an_update_freq_of_the_user_is_left_alone(gpus):
     gpus(2)
-    made = for_workers(recipe(freq=1), "2", ["--update-freq", "7"])
+    made = for_workers(configuration(freq=1), "2", ["--update-freq", "7"])
     assert made["optimization"]["update_freq"] == [1]  # and the user's comes after it
 
 
 def test_by_default_it_is_one_gpu_or_the_cpu(gpus):
     gpus(0)
-    made = for_workers(recipe(), "auto")
+    made = for_workers(configuration(), "auto")
     assert made["common"]["cpu"] is True and "distributed_training" not in made
     gpus(4)
-    made = for_workers(recipe(freq=2), "auto")
+    made = for_workers(configuration(freq=2), "auto")
     assert made["distributed_training"]["distributed_world_size"] == 1
     assert made["optimization"]["update_freq"] == [2] and "cpu" not in made["common"]
-    assert "distributed_training" not in for_workers(recipe(cpu=True), "auto")
+    assert "distributed_training" not in for_workers(configuration(cpu=True), "auto")
     with pytest.raises(CommandError, match="this experiment is for the CPU"):
-        for_workers(recipe(cpu=True), "2")
+        for_workers(configuration(cpu=True), "2")
 
 
 def test_a_slurm_job_has_several_workers_on_cpus(gpus):
     gpus(0)
-    made = for_workers(recipe(freq=2, cpu=True), "2", srun=True)
+    made = for_workers(configuration(freq=2, cpu=True), "2", srun=True)
     assert made["distributed_training"]["distributed_world_size"] == 2
     assert made["distributed_training"]["distributed_backend"] == "gloo"
     assert batch(made) == 8192 and made["common"]["cpu"] is True
@@ -101,32 +101,34 @@ def test_a_slurm_job_has_several_workers_on_cpus(gpus):
 def test_half_precision_on_the_cpu_is_refused(flag, gpus):
     gpus(0)
     key = flag.removeprefix("--")
-    for given in ((recipe(), "auto", [flag]), (recipe(**{key: True}), "auto")):
+    for given in ((configuration(), "auto", [flag]), (configuration(**{key: True}), "auto")):
         with pytest.raises(CommandError, match=f"{key} needs a GPU.*give common.{key}=false"):
             for_workers(*given)
-    for_workers(recipe(**{key: False}), "auto")
-    for_workers(recipe(**{key: True}), "auto", elsewhere=True)  # a sweep from Slurm's login node
+    for_workers(configuration(**{key: False}), "auto")
+    for_workers(
+        configuration(**{key: True}), "auto", elsewhere=True
+    )  # a sweep from Slurm's login node
 
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
     gpus(1)
     with pytest.raises(CommandError, match="--gpus is 2, but this machine has 1"):
-        for_workers(recipe(freq=2), "2")
-    assert batch(for_workers(recipe(freq=2), "2", elsewhere=True)) == 8192
+        for_workers(configuration(freq=2), "2")
+    assert batch(for_workers(configuration(freq=2), "2", elsewhere=True)) == 8192
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5", ""])
 def test_a_wrong_number_is_refused(wrong, gpus):
     gpus(2)
     with pytest.raises(CommandError, match="it must be an integer of 1 or more, or auto"):
-        for_workers(recipe(), wrong)
+        for_workers(configuration(), wrong)
 
 
-def test_the_recipe_itself_is_not_changed(gpus):
+def test_the_configuration_itself_is_not_changed(gpus):
     gpus(2)
-    given = recipe(freq=2)
+    given = configuration(freq=2)
     for_workers(given, "2")
-    assert given == recipe(freq=2)
+    assert given == configuration(freq=2)
 
 
 @pytest.mark.parametrize(

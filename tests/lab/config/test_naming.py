@@ -62,19 +62,19 @@ def test_the_order_of_flags_does_not_matter():
 
 def test_a_setting_that_was_deleted_is_a_difference():
     base = {"optimization": {"clip_norm": 1.0, "sentence_avg": None, "max_epoch": 12}}
-    recipe = {"optimization": {"max_epoch": 12}}
-    differing = differences(recipe, base)
+    config = {"optimization": {"max_epoch": 12}}
+    differing = differences(config, base)
     assert differing == {"optimization.clip_norm": None}
     assert run_label("rmsnorm", differing) == "rmsnorm-default-clip-norm"
 
 
 def test_another_component_has_other_settings():
     base = {"lr_scheduler": {"_name": "inverse_sqrt", "warmup_init_lr": 1e-7}}
-    recipe = {"lr_scheduler": {"_name": "fixed"}}
-    assert differences(recipe, base) == {"lr_scheduler._name": "fixed"}
+    config = {"lr_scheduler": {"_name": "fixed"}}
+    assert differences(config, base) == {"lr_scheduler._name": "fixed"}
 
 
 def test_the_recorder_gives_a_run_no_other_name():
-    recipe = {"model": {"norm_record": 25, "norm_record_sites": "encoder", "norm_eps": 1e-3}}
+    config = {"model": {"norm_record": 25, "norm_record_sites": "encoder", "norm_eps": 1e-3}}
     base = {"model": {"norm_record": 0, "norm_record_sites": None, "norm_eps": None}}
-    assert differences(recipe, base) == {"model.norm_eps": 1e-3}
+    assert differences(config, base) == {"model.norm_eps": 1e-3}

@@ -94,8 +94,8 @@ def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
     assert args.encoder_normalize_before and args.decoder_normalize_before
     assert (args.dropout, args.label_smoothing, args.max_tokens) == (0.1, 0.1, 4096)
     assert rates_by_epoch(args, 12) == pytest.approx([5e-4] * 7 + [5e-5] * 5)
-    recipe = read_recipe("iwslt14_de_en", ["recipe=xiong"])
-    assert generation_flags(recipe) == ["--beam", "5", "--lenpen", "1.2"]
+    config = read_recipe("iwslt14_de_en", ["recipe=xiong"])
+    assert generation_flags(config) == ["--beam", "5", "--lenpen", "1.2"]
 
 
 def test_pre_norm_without_warmup_on_wmt14():
@@ -120,8 +120,8 @@ def test_the_released_script_of_powernorm_beside_its_paper():
     assert differing == words
     args = parsed("iwslt14_de_en", "recipe=powernorm_released")
     assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.3, 0.1, 0.1)
-    recipe = read_recipe("iwslt14_de_en", ["recipe=powernorm_released"])
-    assert averaging_flags(recipe) == ["--last-epochs", "5"]
+    config = read_recipe("iwslt14_de_en", ["recipe=powernorm_released"])
+    assert averaging_flags(config) == ["--last-epochs", "5"]
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_a_smoke_run_of_a_language_model_is_small(name, choices):
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
     assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
-    recipe = read_recipe("iwslt14_de_en")
-    assert averaging_flags(recipe, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
+    config = read_recipe("iwslt14_de_en")
+    assert averaging_flags(config, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
     argv = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
-    assert averaging_flags(recipe, argv) == ["--last-updates", "4"]
+    assert averaging_flags(config, argv) == ["--last-updates", "4"]
     with pytest.raises(CommandError, match=r"set checkpoint\.keep_last_epochs"):
         averaging_flags({"checkpoint": {}})
 

@@ -32,9 +32,9 @@ def test_a_flag_by_either_name_is_the_same_run(tmp_path):
 
 
 def test_a_file_may_have_either_name():
-    recipe = {"model": {NEW: 32, OLD: None}}
-    use_stored_keys(recipe)
-    assert recipe == {"model": {OLD: 32}}
+    config = {"model": {NEW: 32, OLD: None}}
+    use_stored_keys(config)
+    assert config == {"model": {OLD: 32}}
     with pytest.raises(CommandError, match=f"64 and --{OLD.replace('_', '-')} 32 are one setting"):
         use_stored_keys({"model": {NEW: 64, OLD: 32}})
 

@@ -130,10 +130,10 @@ def test_the_study_of_the_docs(tmp_path):
 @pytest.fixture
 def outside(tmp_path):
     """A corpus, an experiment and a study of the user's own, outside the checkout."""
-    recipe = (CONFIGS / "toy.yaml").read_text().replace("dropout: 0.1", "dropout: 0.25")
+    text = (CONFIGS / "toy.yaml").read_text().replace("dropout: 0.1", "dropout: 0.25")
     files = {
         "my_corpus.py": "print('prepares')\n",
-        "my_experiment.yaml": recipe.replace("corpus: toy", "corpus: my_corpus.py"),
+        "my_experiment.yaml": text.replace("corpus: toy", "corpus: my_corpus.py"),
         "my_study.yaml": "experiment: my_experiment.yaml\narms:\n  - [norm=none]\n  - [norm=dyt]\n",
         "toy_study.yaml": "experiment: toy\narms:\n  - [norm=none]\n",
     }

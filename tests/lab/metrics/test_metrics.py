@@ -69,11 +69,11 @@ def test_every_experiment_evaluates_the_checkpoint_that_its_recipe_keeps():
     for name in experiment_names():
         experiment = find_experiment(name)
         groups = [f"recipe={experiment.recipe}"] if experiment.recipe else []
-        recipe = read_recipe(experiment.config.stem, groups)
-        averaged = not recipe["checkpoint"].get("no_epoch_checkpoints")
+        config = read_recipe(experiment.config.stem, groups)
+        averaged = not config["checkpoint"].get("no_epoch_checkpoints")
         assert find_metric(experiment.metric).checkpoint == (AVERAGE if averaged else BEST), name
         # text without subword units is that of the tasks but translation
-        assert experiment.words == (recipe["task"]["_name"] != "translation"), name
+        assert experiment.words == (config["task"]["_name"] != "translation"), name
 
 
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):

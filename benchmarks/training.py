@@ -50,7 +50,7 @@ from measuring.command import (
 )
 from measuring.records import Record
 from measuring.timing import alternate, memory_mib, quartiles, return_freed_memory
-from norm_lab.config.recipes import read_recipe
+from norm_lab.config.configuration import read_configuration
 from norm_lab.metrics.flags import training_flags
 from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.io.command_line import CommandError, at_least, run_command
@@ -79,7 +79,7 @@ def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
             tiny model; ``device``, cpu or cuda.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
-    config = read_recipe(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
+    config = read_configuration(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
     config["common"].update(cpu=args.device == CPU, user_dir=None, log_format="none")
     # the data comes first on the line, and says itself which languages it has
     config["task"].update(data=None, source_lang=None, target_lang=None)

@@ -16,7 +16,7 @@ VERBS = {
         "train four norms on a toy corpus, and compare them",
     ),
     "fairseq-flags": (
-        "norm_lab.config.recipes",
+        "norm_lab.config.configuration",
         "print hyperparameters as flags of fairseq",
     ),
     "report": (

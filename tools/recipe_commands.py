@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics
-from norm_lab.config.recipes import read_recipe
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
 
@@ -16,7 +16,7 @@ CONTINUED = " \\\n    "
 
 def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
     """Return Markdown: a recipe's training, averaging and evaluation, as typed in a shell."""
-    config, metric = read_recipe(name, overrides), find_metric(experiment_metrics()[name])
+    config, metric = read_configuration(name, overrides), find_metric(experiment_metrics()[name])
     averaged = metric.checkpoint == AVERAGE
     checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
     average = ["norm-plugin", "average", "--inputs", "checkpoints"]

@@ -32,8 +32,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics, find_experiment
-from norm_lab.config.recipes import read_recipe
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.metrics.flags import Configuration, averaging_flags, training_flags
@@ -139,7 +139,7 @@ def example_values(name: str, keys: Iterable[str]) -> dict[str, Any]:
 def recipe_values(task: Declared) -> dict[str, Any]:
     """Return the values of a recipe by the keys of the rows of ``task``."""
     name, overrides = task["experiment"], task.get("overrides", ())
-    config = read_recipe(name, overrides)
+    config = read_configuration(name, overrides)
     args = parse_args_and_arch(get_training_parser(), ["DATA", *training_flags(config)])
     values = dict(vars(args))
     (batches,) = args.update_freq

@@ -24,16 +24,16 @@ from norm_lab.config.checks import (
     check_number_averaged,
     check_training,
 )
-from norm_lab.config.corpus import digest, prepared_data, raw_folder
-from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
-from norm_lab.config.labels import common_settings, run_label, short_label
-from norm_lab.config.recipes import (
+from norm_lab.config.configuration import (
     check_no_code,
     differences,
     for_workers,
-    read_recipe,
+    read_configuration,
     without_defaults,
 )
+from norm_lab.config.corpus import digest, prepared_data, raw_folder
+from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
+from norm_lab.config.labels import common_settings, run_label, short_label
 from norm_lab.config.renamed import stored_flags
 from norm_lab.config.request import AUTO, Composed, Request
 from norm_lab.config.spec import RunSpec
@@ -333,14 +333,14 @@ def _hyperparameters(
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if smoke else []
-    base = read_recipe(str(experiment.config), groups)
+    base = read_configuration(str(experiment.config), groups)
     # The file may lack the options of the norm, and a user's own norm has no file in configs/norm/.
     # With a plus, hydra adds a new key.
     added = [
         f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each
         for each in overrides
     ]
-    config = read_recipe(str(experiment.config), [*groups, *added])
+    config = read_configuration(str(experiment.config), [*groups, *added])
     return without_defaults(base, norm), without_defaults(config, norm)
 
 

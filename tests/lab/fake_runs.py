@@ -26,7 +26,7 @@ from forked import serve
 import fake_python
 import norm_plugin.models  # noqa: F401  so that no forked process has to
 from norm_lab import paths
-from norm_lab.config import compose, options, recipes
+from norm_lab.config import compose, configuration, options
 from norm_lab.config.request import Composed
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine import stage_process
@@ -67,7 +67,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-recipes._compose = remembered(recipes._compose)
+configuration._compose = remembered(configuration._compose)
 compose.check_training = remembered(compose.check_training)
 
 

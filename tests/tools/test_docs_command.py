@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from docs import fill, main
-from norm_lab.config.recipes import read_recipe
+from norm_lab.config.configuration import read_configuration
 from norm_lab.metrics.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from recipe_commands import WIDTH, command_lines
@@ -59,7 +59,7 @@ def test_a_command_is_the_recipe_word_by_word():
     text = command_lines("iwslt14_de_en", ["norm=powernorm"])
     assert all(len(line) <= WIDTH + 6 for line in text.splitlines())
     train, average, generate = shlex_lines(text)
-    config = read_recipe("iwslt14_de_en", ["norm=powernorm"])
+    config = read_configuration("iwslt14_de_en", ["norm=powernorm"])
     assert train == ["fairseq-train", "DATA", *training_flags(config)]
     assert average[-4:] == ["--last-epochs", "10", "--output", "averaged.pt"]
     assert generate[-4:] == ["--beam", "5", "--lenpen", "1.0"]
@@ -67,7 +67,7 @@ def test_a_command_is_the_recipe_word_by_word():
 
 def test_the_commands_of_a_classifier_average_nothing():
     train, predict = shlex_lines(command_lines("sst5"))
-    assert train == ["fairseq-train", "DATA", *training_flags(read_recipe("sst5"))]
+    assert train == ["fairseq-train", "DATA", *training_flags(read_configuration("sst5"))]
     module = ["norm-plugin", "predict", "DATA"]
     assert predict[:3] == module
     assert predict[predict.index("--path") + 1] == "checkpoints/checkpoint_best.pt"

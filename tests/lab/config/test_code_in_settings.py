@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fake_runs import composed, spec_of
-from norm_lab.config import recipes
+from norm_lab.config import configuration
 from norm_lab.config.compose import compose_runs
 from norm_lab.config.request import Request
 from norm_lab.paths import CONFIGS
@@ -108,7 +108,7 @@ def test_the_yaml_file_of_an_experiment(group, settings, message, tmp_path, code
 
 def test_the_flags_of_a_recipe(code):
     with pytest.raises(CommandError, match=BETAS):
-        recipes.main(["toy", override("optimizer.adam_betas", code)])
+        configuration.main(["toy", override("optimizer.adam_betas", code)])
 
 
 def test_flags_after_two_dashes(code):

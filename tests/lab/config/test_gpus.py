@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from norm_lab.config.configuration import for_workers
 from norm_lab.config.options import parse, request_of, run_parser
-from norm_lab.config.recipes import for_workers
 from norm_lab.config.request import SLURM, Request
 from norm_plugin.io.command_line import CommandError
 

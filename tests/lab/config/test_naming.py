@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from norm_lab.config.configuration import differences
 from norm_lab.config.labels import MAX_LABEL_LENGTH, run_label
-from norm_lab.config.recipes import differences
 from norm_lab.metrics.flags import flag_settings
 
 

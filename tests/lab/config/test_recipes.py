@@ -21,8 +21,8 @@ from hydra.core.config_store import ConfigStore
 import norm_plugin.models  # noqa: F401  registers the architectures
 from fake_runs import spec_of
 from norm_lab.config.checks import check_number_averaged
+from norm_lab.config.configuration import main, read_configuration
 from norm_lab.config.experiments import find_experiment
-from norm_lab.config.recipes import main, read_recipe
 from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, run_command
@@ -39,7 +39,7 @@ PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam,
     ("wmt14_en_de", "adanorm"): ((0.3, 0.1, 0.1), [0.001], 4000, 0.0, [1], "4", "0.6"),
     ("wmt14_en_de", "powernorm"): ((0.3, 0.1, 0.1), [0.003], 8000, 0.0, [128], "4", "0.6"),
 }
-TRANSLATION = [n for n in PRIMARY if read_recipe(n)["task"]["_name"] == "translation"]
+TRANSLATION = [n for n in PRIMARY if read_configuration(n)["task"]["_name"] == "translation"]
 CHOICES = [(name, f"recipe={recipe}") for name, recipe in PAPERS]
 
 
@@ -55,7 +55,7 @@ def error_of(command, argv, capsys):
 
 def parsed(name, *overrides):
     """What fairseq-train understands of the flags of a recipe."""
-    flags = training_flags(read_recipe(name, overrides))
+    flags = training_flags(read_configuration(name, overrides))
     return options.parse_args_and_arch(options.get_training_parser(), ["DATA", *flags])
 
 
@@ -70,7 +70,7 @@ def test_the_numbers_of_the_papers(name, recipe):
     assert (args.clip_norm, args.label_smoothing, args.warmup_init_lr) == (0.0, 0.1, 1e-7)
     assert (args.max_tokens, args.adam_betas) == (4096, "(0.9, 0.98)")
     assert args.share_all_embeddings == (name != "iwslt15_en_vi")
-    composed = read_recipe(name, [f"recipe={recipe}"])
+    composed = read_configuration(name, [f"recipe={recipe}"])
     assert generation_flags(composed) == ["--beam", beam, "--lenpen", lenpen]
     assert averaging_flags(composed) == ["--last-epochs", "10"]
 
@@ -94,7 +94,7 @@ def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
     assert args.encoder_normalize_before and args.decoder_normalize_before
     assert (args.dropout, args.label_smoothing, args.max_tokens) == (0.1, 0.1, 4096)
     assert rates_by_epoch(args, 12) == pytest.approx([5e-4] * 7 + [5e-5] * 5)
-    config = read_recipe("iwslt14_de_en", ["recipe=xiong"])
+    config = read_configuration("iwslt14_de_en", ["recipe=xiong"])
     assert generation_flags(config) == ["--beam", "5", "--lenpen", "1.2"]
 
 
@@ -112,7 +112,7 @@ def test_pre_norm_without_warmup_on_wmt14():
 def test_the_released_script_of_powernorm_beside_its_paper():
     """train-iwslt14.sh has dropouts of 0.3, 0.1 and 0.1, and averages 5 checkpoints."""
     paper, released = (
-        training_flags(read_recipe("iwslt14_de_en", [f"recipe={recipe}"]))
+        training_flags(read_configuration("iwslt14_de_en", [f"recipe={recipe}"]))
         for recipe in ("powernorm", "powernorm_released")
     )
     words = {"--dropout", "--attention-dropout", "--activation-dropout", "--keep-last-epochs"}
@@ -120,7 +120,7 @@ def test_the_released_script_of_powernorm_beside_its_paper():
     assert differing == words
     args = parsed("iwslt14_de_en", "recipe=powernorm_released")
     assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.3, 0.1, 0.1)
-    config = read_recipe("iwslt14_de_en", ["recipe=powernorm_released"])
+    config = read_configuration("iwslt14_de_en", ["recipe=powernorm_released"])
     assert averaging_flags(config) == ["--last-epochs", "5"]
 
 
@@ -184,7 +184,7 @@ def test_every_placement_is_a_word_of_its_group(name):
 def test_every_experiment_takes_a_placement(name):
     with initialize_config_dir(str(CONFIGS), version_base="1.1"):
         assert compose(name, ["placement=sandwich"]).model.norm_placement == "sandwich"
-    flags = training_flags(read_recipe(name, ["placement=sandwich"]))
+    flags = training_flags(read_configuration(name, ["placement=sandwich"]))
     assert flags[flags.index("--norm-placement") + 1] == "sandwich"
 
 
@@ -199,7 +199,7 @@ def test_adanorm_has_its_constant_of_the_corpus(name, scale):
 
 def test_the_small_experiment_keeps_its_flags():
     """results/multi30k_cpu was measured with these."""
-    flags = training_flags(read_recipe("multi30k_cpu"))
+    flags = training_flags(read_configuration("multi30k_cpu"))
     text = """--user-dir norm_plugin --seed 1 --cpu --log-interval 50 --task translation
         --source-lang en --target-lang de --arch norm_transformer_multi30k_tiny
         --norm-type layernorm --norm-placement pre --share-all-embeddings --dropout 0.1
@@ -236,7 +236,7 @@ def test_a_smoke_run_is_small_and_ends_after_sixty_updates(name, recipe):
     overrides = ["size=smoke", *([recipe] if recipe else [])]
     args = parsed(name, *overrides)
     assert (args.max_update, args.update_freq, args.encoder_embed_dim) == (60, [1], 64)
-    assert averaging_flags(read_recipe(name, overrides)) == ["--last-updates", "2"]
+    assert averaging_flags(read_configuration(name, overrides)) == ["--last-updates", "2"]
 
 
 @pytest.mark.parametrize("name", ["rt", "sst5"])
@@ -295,7 +295,7 @@ def test_a_smoke_run_of_a_language_model_is_small(name, choices):
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
     assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
-    config = read_recipe("iwslt14_de_en")
+    config = read_configuration("iwslt14_de_en")
     assert averaging_flags(config, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
     argv = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
     assert averaging_flags(config, argv) == ["--last-updates", "4"]
@@ -431,7 +431,7 @@ def test_flags_for_a_shell_are_read_by_bash(capsys):
     code = f"printf '%s\\n' {capsys.readouterr().out}"
     result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     flags = result.stdout.splitlines()
-    assert flags == training_flags(read_recipe(argv[0], argv[1:]))
+    assert flags == training_flags(read_configuration(argv[0], argv[1:]))
     assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
     assert main(["toy", "--averaging", "--shell"]) == 0
     assert capsys.readouterr().out == "--last-epochs 3\n"

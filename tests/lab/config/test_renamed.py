@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_runs import spec_of
-from norm_lab.config.recipes import main
+from norm_lab.config.configuration import main
 from norm_lab.config.renamed import stored_overrides, use_stored_keys
 from norm_plugin.io.command_line import CommandError
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from norm_lab.config.recipes import read_recipe
+from norm_lab.config.configuration import read_configuration
 from norm_lab.metrics import METRICS
 from norm_lab.metrics.flags import training_flags
 from norm_lab.metrics.language_model import LanguageModelLoss
@@ -101,7 +101,7 @@ def test_tokens_of_probability_zero_are_a_divergence():
 
 
 def test_the_evaluation_has_the_context_of_the_training():
-    config = read_recipe("wikitext103")
+    config = read_configuration("wikitext103")
     flags = METRICS["perplexity"].recipe_flags(config)
     assert flags == [
         *("--tokens-per-sample", "80", "--batch-size", "60"),
@@ -113,14 +113,14 @@ def test_the_evaluation_has_the_context_of_the_training():
 
 
 def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():
-    config = read_recipe("enwik8")
+    config = read_configuration("enwik8")
     assert METRICS["bits"].recipe_flags(config) == [
         *("--tokens-per-sample", "512", "--batch-size", "22"),
         *("--task", "truncated_bptt_lm", "--batch-size", "1"),
         *("--model-overrides", "{'mem_len': 2100, 'clamp_len': 820, 'same_length': True}"),
     ]
     assert "--model-overrides" not in training_flags(config)
-    plain = METRICS["bits"].recipe_flags(read_recipe("enwik8_plain"))
+    plain = METRICS["bits"].recipe_flags(read_configuration("enwik8_plain"))
     assert plain == ["--tokens-per-sample", "512", "--batch-size", "22"]
 
 

@@ -11,8 +11,8 @@ from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
 from fake_runs import spec_of
+from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_names, find_experiment
-from norm_lab.config.recipes import read_recipe
 from norm_lab.engine.stage_process import check_product
 from norm_lab.engine.stages import next_key, run_stages
 from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
@@ -69,7 +69,7 @@ def test_every_experiment_evaluates_the_checkpoint_that_its_recipe_keeps():
     for name in experiment_names():
         experiment = find_experiment(name)
         groups = [f"recipe={experiment.recipe}"] if experiment.recipe else []
-        config = read_recipe(experiment.config.stem, groups)
+        config = read_configuration(experiment.config.stem, groups)
         averaged = not config["checkpoint"].get("no_epoch_checkpoints")
         assert find_metric(experiment.metric).checkpoint == (AVERAGE if averaged else BEST), name
         # text without subword units is that of the tasks but translation

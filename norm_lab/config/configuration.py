@@ -52,7 +52,7 @@ ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
 HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
-def read_recipe(name: str, overrides: Sequence[str] = ()) -> Configuration:
+def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuration:
     """Return the configuration of ``fairseq-hydra-train --config-name name overrides``.
 
     ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
@@ -270,7 +270,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
-    config = read_recipe(args.recipe, args.overrides)
+    config = read_configuration(args.recipe, args.overrides)
     if args.user_dir is not None:
         config["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(config)

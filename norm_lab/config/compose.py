@@ -223,7 +223,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
     averaging = averaging_flags(config, request.extra_flags) if metric.checkpoint == AVERAGE else []
-    evaluation = metric.flags(subword, metric.recipe_flags(config, request.extra_flags))
+    evaluation = metric.flags(subword, metric.configured_flags(config, request.extra_flags))
     check_extra_flags(request.extra_flags)
     # before fairseq parses the flags, some of which it evaluates
     check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))

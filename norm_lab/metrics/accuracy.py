@@ -45,8 +45,8 @@ class Accuracy(Metric):
     module = "norm_plugin predict"
     item = ("P-", "sentences")
 
-    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
-        return [*super().flags(subword, recipe), "--calibrate", "valid"]
+    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
+        return [*super().flags(subword, configured), "--calibrate", "valid"]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         predictions = read_predictions(log)

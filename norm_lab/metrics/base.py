@@ -61,7 +61,7 @@ class Metric(ABC):
     has_item_outputs: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def recipe_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
+    def configured_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
         """Return the flags of the evaluation for a configuration.
 
         Args:
@@ -69,14 +69,14 @@ class Metric(ABC):
         """
         return generation_flags(config)
 
-    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
         """Return the flags of the evaluation that affect the score.
 
         Args:
             subword: the subword method; empty for subword-nmt.
-            recipe: the flags for the recipe, see :meth:`recipe_flags`.
+            configured: the flags of :meth:`configured_flags`.
         """
-        return list(recipe)
+        return list(configured)
 
     def check_log(self, log: Path, data: Path) -> None:
         """Raise CommandError unless the output of the evaluation is complete.

@@ -37,9 +37,9 @@ class Bleu(Metric):
     has_item_outputs = True
     item = ("H-", "sentences")
 
-    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
         undo = f"--remove-bpe={subword}" if subword else "--remove-bpe"
-        return [undo, "--required-batch-size-multiple", "1", *recipe]
+        return [undo, "--required-batch-size-multiple", "1", *configured]
 
     def check_log(self, log: Path, data: Path) -> None:
         manifest = read_json(data / "manifest.json")

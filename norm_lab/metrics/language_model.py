@@ -74,7 +74,7 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin evaluate-lm"
 
-    def recipe_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
+    def configured_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
         """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does

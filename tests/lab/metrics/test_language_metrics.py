@@ -102,25 +102,27 @@ def test_tokens_of_probability_zero_are_a_divergence():
 
 def test_the_evaluation_has_the_context_of_the_training():
     config = read_configuration("wikitext103")
-    flags = METRICS["perplexity"].recipe_flags(config)
+    flags = METRICS["perplexity"].configured_flags(config)
     assert flags == [
         *("--tokens-per-sample", "80", "--batch-size", "60"),
         *("--softmax-batch", "1024"),
     ]
     assert "--softmax-batch" not in training_flags(config)
-    own = METRICS["perplexity"].recipe_flags(config, ["--tokens-per-sample", "256", "--lr", "1"])
+    own = METRICS["perplexity"].configured_flags(
+        config, ["--tokens-per-sample", "256", "--lr", "1"]
+    )
     assert own == ["--tokens-per-sample", "256", *flags[2:]]
 
 
 def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():
     config = read_configuration("enwik8")
-    assert METRICS["bits"].recipe_flags(config) == [
+    assert METRICS["bits"].configured_flags(config) == [
         *("--tokens-per-sample", "512", "--batch-size", "22"),
         *("--task", "truncated_bptt_lm", "--batch-size", "1"),
         *("--model-overrides", "{'mem_len': 2100, 'clamp_len': 820, 'same_length': True}"),
     ]
     assert "--model-overrides" not in training_flags(config)
-    plain = METRICS["bits"].recipe_flags(read_configuration("enwik8_plain"))
+    plain = METRICS["bits"].configured_flags(read_configuration("enwik8_plain"))
     assert plain == ["--tokens-per-sample", "512", "--batch-size", "22"]
 
 

@@ -246,7 +246,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", help="a file of configs/, without .yaml")
+    parser.add_argument("config", help="a file of configs/, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
     parser.set_defaults(flags_of=training_flags)
     what = parser.add_mutually_exclusive_group()
@@ -270,7 +270,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
-    config = read_configuration(args.recipe, args.overrides)
+    config = read_configuration(args.config, args.overrides)
     if args.user_dir is not None:
         config["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(config)

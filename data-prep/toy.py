@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 from norm_plugin.io.command_line import at_least
 from prep.binarize import make_dictionary, publish_binary
 from prep.files import SPLITS, report, write_lines
-from prep.folder import Counts, make_recipe, publish
+from prep.folder import Counts, make_data_spec, publish
 from prep.stages import SEED, make_parser, run
 
 SOURCE, TARGET = "en", "xx"  # xx: no real language has this code
@@ -306,17 +306,17 @@ def main(argv: Sequence[str]) -> None:
         )
     args = parser.parse_args(argv)
     sizes = {split: getattr(args, split) for split in SPLITS}
-    recipe = make_recipe("toy", SOURCE, TARGET, {"seed": args.seed, **sizes})
+    spec = make_data_spec("toy", SOURCE, TARGET, {"seed": args.seed, **sizes})
     if args.only == "fetch":
         report("nothing to fetch: the toy corpus is generated")
     if args.only in (None, "prepare"):
         files = generate(args.seed, sizes)
         texts = {name: "".join(f"{line}\n" for line in lines) for name, lines in files.items()}
         inputs = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
-        recipe = {**recipe, "inputs": inputs}
-        publish(args.out, recipe, partial(build, files=files), args.overwrite)
+        spec = {**spec, "inputs": inputs}
+        publish(args.out, spec, partial(build, files=files), args.overwrite)
     if args.only in (None, "binarize"):
-        publish_binary(args.out, recipe, args.overwrite)
+        publish_binary(args.out, spec, args.overwrite)
 
 
 if __name__ == "__main__":

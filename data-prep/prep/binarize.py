@@ -20,7 +20,7 @@ from norm_plugin.io.files import read_json, write_text
 from prep.files import SPLITS, lines_of, report
 from prep.folder import (
     MANIFEST,
-    Recipe,
+    DataSpec,
     binary_file,
     dictionary,
     difference,
@@ -58,18 +58,18 @@ def make_dictionary(
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
-def publish_binary(out: Path, recipe: Recipe, overwrite: bool) -> None:
+def publish_binary(out: Path, spec: DataSpec, overwrite: bool) -> None:
     """Add the binary text to OUT/bin, unless it exists for the text in OUT.
 
     The record is written last, so after a failure or a kill the text is binarized again.
 
     Raises:
-        CommandError: OUT has no text, or the text of another corpus or direction than `recipe`.
+        CommandError: OUT has no text, or the text of another corpus or direction than `spec`.
     """
     out = out.resolve()
     if not (out / MANIFEST).is_file():
         raise CommandError(f"{out} has no prepared text to binarize; run --only prepare first")
-    which_text = {key: recipe[key] for key in ("corpus", "source", "target")}
+    which_text = {key: spec[key] for key in ("corpus", "source", "target")}
     if differs := difference(read_manifest(out), which_text):
         raise CommandError(
             f"{out} was prepared with {differs}; choose another --out or the options it was "

@@ -31,7 +31,7 @@ FORMAT = 1  # increase it if a change of the code changes the data for the same 
 # The tools that affect the data; if fairseq-fixed is installed, it is the fairseq that is imported.
 TOOLS = ("sacremoses", "regex", "subword-nmt", "sentencepiece", "fairseq", "fairseq-fixed")
 
-Recipe = Mapping[str, Any]
+DataSpec = Mapping[str, Any]
 Counts = dict[str, int]  # numbers of "lines" and "tokens"
 Build = Callable[[Path], dict[str, Counts]]
 
@@ -48,20 +48,20 @@ bin/. A side is a language, a text or a label. The entry `layout` of a manifest 
 (default: translation)."""
 
 
-def sides(recipe: Recipe) -> list[str]:
+def sides(spec: DataSpec) -> list[str]:
     """Return the sides of a corpus: two languages, one or two texts and a label, or plain text."""
-    return [recipe[name] for name in ("source", "second", "target") if recipe.get(name)]
+    return [spec[name] for name in ("source", "second", "target") if spec.get(name)]
 
 
-def dictionary(recipe: Recipe, side: str) -> str:
+def dictionary(spec: DataSpec, side: str) -> str:
     """Return the path of the dictionary of a side in bin/."""
-    return LAYOUTS[recipe.get("layout", "translation")][0].format(side=side)
+    return LAYOUTS[spec.get("layout", "translation")][0].format(side=side)
 
 
-def binary_file(recipe: Recipe, split: str, side: str) -> str:
+def binary_file(spec: DataSpec, split: str, side: str) -> str:
     """Return the path of a binary file in bin/, without its suffix."""
-    stem = LAYOUTS[recipe.get("layout", "translation")][1]
-    return stem.format(split=split, side=side, **recipe)
+    stem = LAYOUTS[spec.get("layout", "translation")][1]
+    return stem.format(split=split, side=side, **spec)
 
 
 def text_folder(out: Path) -> Path:
@@ -69,13 +69,13 @@ def text_folder(out: Path) -> Path:
     return out / "bpe" if (out / "bpe").is_dir() else out / "tok"
 
 
-# ---- recipe and manifest --------------------------------------------------------------------
+# ---- specification and manifest ------------------------------------------------------------
 
 
-def make_recipe(
+def make_data_spec(
     corpus: str, source: str, target: str | None, settings: Mapping[str, Any], **more: Any
-) -> Recipe:
-    """Return a recipe: everything that determines the data and its scores, except its inputs.
+) -> DataSpec:
+    """Return a specification: all that determines the data and its scores, except its inputs.
 
     Args:
         source: the input side: a language, or the name of the text.
@@ -103,12 +103,12 @@ def read_manifest(out: Path) -> dict[str, Any]:
     raise CommandError(f"{out} exists, but is not a prepared corpus; choose another --out")
 
 
-def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> None:
+def write_manifest(work: Path, spec: DataSpec, raw_counts: dict[str, Counts]) -> None:
     """Write work/manifest.json.
 
     `raw_counts` are the counts of raw text that is not stored: raw/ has no training text.
     """
-    names = [f"{split}.{side}" for split in SPLITS for side in sides(recipe)]
+    names = [f"{split}.{side}" for split in SPLITS for side in sides(spec)]
     counts = {
         folder: {
             name: count_text(work / folder / name)
@@ -120,12 +120,12 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
     }
     counts["raw"] = {**raw_counts, **counts.get("raw", {})}
     identity = [f"{text_folder(work).name}/{name}" for name in names]
-    identity += [f"bin/{dictionary(recipe, side)}" for side in sides(recipe)]
+    identity += [f"bin/{dictionary(spec, side)}" for side in sides(spec)]
     digests = digests_of(work, identity)
     # the SHA-256 of the sorted output of sha256sum
     lines = sorted(f"{digest}  {name}\n" for name, digest in digests.items())
     manifest = {
-        **recipe,
+        **spec,
         "checksum": hashlib.sha256("".join(lines).encode()).hexdigest(),
         "counts": counts,
         "files": digests,
@@ -161,8 +161,8 @@ def tool_versions() -> dict[str, str]:
 # ---- the folder -----------------------------------------------------------------------------
 
 
-def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
-    """Create OUT by `build`, unless it has been made with the same recipe.
+def publish(out: Path, spec: DataSpec, build: Build, overwrite: bool) -> None:
+    """Create OUT by `build`, unless it has been made from the same specification.
 
     `build` writes to a temporary folder next to OUT and returns the counts of the raw text. The
     complete folder is renamed to OUT, so a failure or a kill does not change OUT.
@@ -171,14 +171,14 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
         CommandError: OUT has other content.
     """
     out = out.resolve()
-    with unless(lambda: not overwrite and is_prepared(out, recipe), out) as needed:
+    with unless(lambda: not overwrite and is_prepared(out, spec), out) as needed:
         if not needed:
             report(f"nothing to do: the corpus is complete in {out}")
             return
         if not _is_empty(out):
             read_manifest(out)  # --overwrite only replaces a prepared corpus
         with temporary(out) as work:
-            write_manifest(work, recipe, build(work))
+            write_manifest(work, spec, build(work))
             _replace(out, work)
         report(f"done: the corpus is in {out}")
 
@@ -195,16 +195,16 @@ def unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
         yield not is_done()
 
 
-def is_prepared(out: Path, recipe: Recipe) -> bool:
-    """Return True if OUT was made with the same recipe; False if it is missing or empty.
+def is_prepared(out: Path, spec: DataSpec) -> bool:
+    """Return True if OUT was made from the same specification; False if it is missing or empty.
 
     Raises:
-        CommandError: OUT was made with another recipe, or lacks files.
+        CommandError: OUT was made from another specification, or lacks files.
     """
     if _is_empty(out):
         return False
     manifest = read_manifest(out)
-    if differs := difference(manifest, recipe):
+    if differs := difference(manifest, spec):
         raise CommandError(
             f"{out} was prepared with {differs}; choose another --out or pass --overwrite"
         )
@@ -213,13 +213,13 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
     return True
 
 
-def difference(manifest: Mapping[str, Any], recipe: Recipe) -> str:
-    """Return how the manifest of a corpus differs from `recipe`; empty if it does not."""
+def difference(manifest: Mapping[str, Any], spec: DataSpec) -> str:
+    """Return how the manifest of a corpus differs from `spec`; empty if it does not."""
     return ", ".join(
         f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(value)}"
         if key != "inputs"
         else "other input files"
-        for key, value in recipe.items()
+        for key, value in spec.items()
         if manifest.get(key) != value
     )
 

@@ -25,7 +25,7 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import reading
 from prep.binarize import make_dictionary
 from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
-from prep.folder import Counts, Recipe, make_recipe
+from prep.folder import Counts, DataSpec, make_data_spec
 from prep.stages import SEED, RawCorpus
 from prep.text import TextRules, apply_rules
 
@@ -181,7 +181,7 @@ class LabeledCorpus(RawCorpus):
         )
         return parser.parse_args(argv)
 
-    def recipe(self, args: argparse.Namespace) -> Recipe:
+    def data_spec(self, args: argparse.Namespace) -> DataSpec:
         settings: dict[str, Any] = {"labels": list(self.labels), "lowercase": self.rules.lowercase}
         if args.dictionary is not None:
             with reading(args.dictionary):  # check that it exists
@@ -191,7 +191,7 @@ class LabeledCorpus(RawCorpus):
         if self.raw.random_split:
             settings["split_seed"] = args.split_seed
         second = SECOND if self.raw.pairs else None
-        return make_recipe(
+        return make_data_spec(
             self.name, TEXT, LABEL, settings, second=second, layout="sentence_prediction"
         )
 

@@ -21,7 +21,7 @@ from norm_plugin.io.command_line import CommandError, at_least
 from prep import subwords
 from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, check_count, lines_of, report
-from prep.folder import Counts, Recipe, make_recipe
+from prep.folder import Counts, DataSpec, make_data_spec
 from prep.stages import RawCorpus
 from prep.text import TOKENIZERS, Limits, TextRules, apply_rules, tidy
 from prep.workers import map_chunks
@@ -143,14 +143,14 @@ class Corpus(RawCorpus):
         args.languages = (args.src, args.tgt)
         return args
 
-    def recipe(self, args: argparse.Namespace) -> Recipe:
+    def data_spec(self, args: argparse.Namespace) -> DataSpec:
         settings = {
             "merges": args.merges or self.types,
             "lowercase": self.rules.lowercase,
             "subword": args.subword,
             "tokenizer": args.tokenizer or "none",
         }
-        return make_recipe(self.name, args.src, args.tgt, settings, scoring=self.scoring)
+        return make_data_spec(self.name, args.src, args.tgt, settings, scoring=self.scoring)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

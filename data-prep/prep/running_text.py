@@ -14,7 +14,7 @@ from typing import Literal
 from norm_plugin.io.command_line import CommandError
 from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, RawFiles, check_count, lines_of, report, write_lines
-from prep.folder import Counts, Recipe, make_recipe
+from prep.folder import Counts, DataSpec, make_data_spec
 from prep.stages import RawCorpus
 
 SIDE = "txt"  # tok/train.txt
@@ -91,8 +91,10 @@ class TextCorpus(RawCorpus):
     def raw_files(self) -> list[RawFile]:
         return self.raw.files
 
-    def recipe(self, args: argparse.Namespace) -> Recipe:
-        return make_recipe(self.name, SIDE, None, {"unit": self.unit}, layout="language_modeling")
+    def data_spec(self, args: argparse.Namespace) -> DataSpec:
+        return make_data_spec(
+            self.name, SIDE, None, {"unit": self.unit}, layout="language_modeling"
+        )
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

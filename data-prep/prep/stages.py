@@ -16,7 +16,7 @@ from norm_plugin.io.command_line import CommandError, at_least, run_command
 from prep.binarize import publish_binary
 from prep.download import Source, download_all, known_digests
 from prep.files import RawFile, file_digest, find_raw, read_raw, report
-from prep.folder import MANIFEST, Counts, Recipe, publish, read_manifest
+from prep.folder import MANIFEST, Counts, DataSpec, publish, read_manifest
 
 STAGES = ("fetch", "prepare", "binarize")
 SEED = at_least(0)  # `random.Random` drops the sign
@@ -37,8 +37,8 @@ class RawCorpus(ABC):
         """Return all raw files."""
 
     @abstractmethod
-    def recipe(self, args: argparse.Namespace) -> Recipe:
-        """Return what determines the data, except the raw files; see `make_recipe`."""
+    def data_spec(self, args: argparse.Namespace) -> DataSpec:
+        """Return what determines the data, except the raw files; see `make_data_spec`."""
 
     @abstractmethod
     def build(
@@ -93,10 +93,10 @@ class RawCorpus(ABC):
                 shutil.rmtree(unpacked, ignore_errors=True)
                 return counts
 
-            recipe = {**self.recipe(args), "inputs": self._inputs(args, folder)}
-            publish(args.out, recipe, build, args.overwrite)
+            spec = {**self.data_spec(args), "inputs": self._inputs(args, folder)}
+            publish(args.out, spec, build, args.overwrite)
         if args.only in (None, "binarize"):
-            publish_binary(args.out, self.recipe(args), args.overwrite)
+            publish_binary(args.out, self.data_spec(args), args.overwrite)
 
     def _inputs(self, args: argparse.Namespace, folder: Path) -> dict[str, str]:
         """Return the SHA-256 of the raw files by name; fetch files without a known checksum."""

@@ -13,7 +13,7 @@ from norm_plugin.io.command_line import CommandError
 from prep import binarize, folder
 from prep.files import SPLITS, write_lines
 
-RECIPE = folder.make_recipe("tiny", "en", "de", {})
+SPEC = folder.make_data_spec("tiny", "en", "de", {})
 EACH = ("en", "de")
 
 
@@ -40,7 +40,7 @@ def build(work, groups=(EACH,), end="x"):
 
 @pytest.fixture
 def prepared(tmp_path):
-    folder.publish(tmp_path / "out", RECIPE, build, overwrite=False)
+    folder.publish(tmp_path / "out", SPEC, build, overwrite=False)
     return tmp_path / "out"
 
 
@@ -77,8 +77,8 @@ def preprocess(tmp_path, monkeypatch):
 def test_two_halves_are_what_fairseq_preprocess_makes(tmp_path, preprocess, joint):
     whole = preprocess(*["--joined-dictionary"] * joint)
     groups = [EACH] if joint else [["en"], ["de"]]
-    folder.publish(tmp_path / "out", RECIPE, partial(build, groups=groups), overwrite=False)
-    binarize.publish_binary(tmp_path / "out", RECIPE, overwrite=False)
+    folder.publish(tmp_path / "out", SPEC, partial(build, groups=groups), overwrite=False)
+    binarize.publish_binary(tmp_path / "out", SPEC, overwrite=False)
     made = contents(tmp_path / "out/bin")
     record = json.loads(made.pop("binarized.json"))
     assert made == whole and len(whole) == 14
@@ -103,8 +103,8 @@ def test_rare_words_and_those_that_fill_up_are_no_types(prepared, capsys):
 def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
     from fairseq.data import Dictionary, data_utils
 
-    recipe = folder.make_recipe("tiny", "input0", target, {}, layout=layout)
-    dictionary = folder.dictionary(recipe, sides[-1])
+    spec = folder.make_data_spec("tiny", "input0", target, {}, layout=layout)
+    dictionary = folder.dictionary(spec, sides[-1])
 
     def build(work):
         for side in sides:
@@ -112,11 +112,11 @@ def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
                 write_lines(work / "tok" / f"{split}.{side}", ["a b", "a c a"])
             # fairseq writes a dictionary without this flag, and then cannot read it again.
             words = ["a 3", "<s> 2 #fairseq:overwrite", "b 1"]
-            write_lines(work / "bin" / folder.dictionary(recipe, side), words)
+            write_lines(work / "bin" / folder.dictionary(spec, side), words)
         return {}
 
-    folder.publish(tmp_path / "out", recipe, build, overwrite=False)
-    binarize.publish_binary(tmp_path / "out", recipe, overwrite=False)
+    folder.publish(tmp_path / "out", spec, build, overwrite=False)
+    binarize.publish_binary(tmp_path / "out", spec, overwrite=False)
     known = Dictionary.load(str(tmp_path / "out/bin" / dictionary))
     data = data_utils.load_indexed_dataset(str(tmp_path / "out/bin" / stem), known)
     a, b, end = known.index("a"), known.index("b"), known.eos()
@@ -128,7 +128,7 @@ def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
 
 def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
     manifest = (prepared / "manifest.json").read_bytes()
-    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert (prepared / "manifest.json").read_bytes() == manifest
     made = contents(prepared / "bin")
     # A complete corpus is used where nothing can be written.
@@ -138,23 +138,23 @@ def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monk
     capsys.readouterr()
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "binarize", never)
-        folder.publish(prepared, RECIPE, never, overwrite=False)
-        binarize.publish_binary(prepared, RECIPE, overwrite=False)
+        folder.publish(prepared, SPEC, never, overwrite=False)
+        binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert capsys.readouterr().err.count("nothing to do") == 2
     lock.rmdir()
     # A file of the same size and other content, as a failing disk leaves it.
     changed = prepared / "bin" / "test.en-de.en.bin"
     changed.write_bytes(b"y" * changed.stat().st_size)
-    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert contents(prepared / "bin") == made
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "tool_versions", lambda: {"fairseq": "another"})
-        binarize.publish_binary(prepared, RECIPE, overwrite=False)
+        binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert json.loads((prepared / "bin/binarized.json").read_text())["fairseq"] == "another"
-    recipe = {**RECIPE, "settings": {"merges": 3}}
-    folder.publish(prepared, recipe, partial(build, end="a b"), overwrite=True)
+    spec = {**SPEC, "settings": {"merges": 3}}
+    folder.publish(prepared, spec, partial(build, end="a b"), overwrite=True)
     assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
-    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert changed.read_bytes() != made[changed.name]
     assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
 
@@ -165,9 +165,9 @@ def test_the_text_of_another_corpus_or_direction_is_not_binarized(prepared, othe
     with pytest.raises(
         CommandError, match=rf'prepared with {key} ".*", not "{value}".*another --out'
     ):
-        binarize.publish_binary(prepared, {**RECIPE, **other}, overwrite=True)
+        binarize.publish_binary(prepared, {**SPEC, **other}, overwrite=True)
     with pytest.raises(CommandError, match=r"no prepared text to binarize; run --only prepare"):
-        binarize.publish_binary(prepared / "none", RECIPE, overwrite=False)
+        binarize.publish_binary(prepared / "none", SPEC, overwrite=False)
 
 
 def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, monkeypatch):
@@ -186,12 +186,12 @@ def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, mo
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "binarize_text", full)
         with pytest.raises(OSError, match="No space left"):
-            binarize.publish_binary(prepared, RECIPE, overwrite=False)
+            binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
     assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stop)
         with pytest.raises(KeyboardInterrupt):
-            binarize.publish_binary(prepared, RECIPE, overwrite=False)
-    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+            binarize.publish_binary(prepared, SPEC, overwrite=False)
+    binarize.publish_binary(prepared, SPEC, overwrite=False)
     assert len(contents(prepared / "bin")) == 15

@@ -89,9 +89,9 @@ def wait(lines):
 def build(work):
     (work / "half").write_text("")
     list(workers.map_chunks(wait, ["a"] * 3 * workers.CHUNK_LINES, 2, "text"))
-recipe = {"corpus": "tiny", "source": "en", "target": "de"}
+spec = {"corpus": "tiny", "source": "en", "target": "de"}
 if __name__ == "__main__":
-    stages.run(lambda argv: folder.publish(Path(sys.argv[2]), recipe, build, False))
+    stages.run(lambda argv: folder.publish(Path(sys.argv[2]), spec, build, False))
 """
 
 

@@ -20,12 +20,12 @@ PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
 EMBEDDING, STAT_TOKENS = "norm_embedding", "norm_stat_tokens"
 FUSED_DROPOUT = "norm_fused_dropout"
-HEAD_WIDTH = "norm_head_width"
+QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED
 HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 RENAMED = {
-    HEAD_WIDTH: "norm_qkv_scope",
+    QKV_SCOPE: "norm_qkv_scope",
     STAT_TOKENS: "norm_ghost_batch_tokens",
     ALLOW: "norm_allow_mismatch",
 }
@@ -71,7 +71,7 @@ CHOICES = {
         PLAIN,
         "fixnorm: divide each word embedding by its length (Nguyen and Salazar 2019)",
     ),
-    HEAD_WIDTH: Choice(
+    QKV_SCOPE: Choice(
         lambda: (HEAD, FULL),
         HEAD,
         "the channels that a norm of queries, keys or values normalizes together: head (those of "

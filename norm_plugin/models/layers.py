@@ -160,7 +160,7 @@ class PlannedLayer(nn.Module):
                 out_proj.register_forward_pre_hook(partial(self._before_last_map, branch))
         for (branch, slot), site in layer.sites.items():
             if slot in PROJECTIONS:
-                heads = 1 if plan.head_width == FULL else self._attention(branch).num_heads
+                heads = 1 if plan.qkv_scope == FULL else self._attention(branch).num_heads
                 self._normalize_heads(branch, plan.at(site), heads)
                 continue
             self.attributes[branch, slot] = site.attribute

@@ -14,12 +14,12 @@ from norm_plugin.models.flags import (
     ALLOW,
     EMBEDDING,
     FUSED_DROPOUT,
-    HEAD_WIDTH,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
     PLACEMENT,
     PLACEMENT_OF,
+    QKV_SCOPE,
     norm_type_field,
 )
 from norm_plugin.models.sites import EMBEDDING_SITES, Site
@@ -128,7 +128,7 @@ class Plan:
     record: RecordSettings | None
     stat_tokens: int | None
     embedding: str
-    head_width: str
+    qkv_scope: str
 
     def at(self, site: Site) -> SiteChoice:
         """Return the norm at a site that the model has."""
@@ -147,7 +147,7 @@ class Plan:
         """Return the settings that are stored with a run, by key."""
         values = {
             EMBEDDING: self.embedding,
-            HEAD_WIDTH: self.head_width,
+            QKV_SCOPE: self.qkv_scope,
             KERNELS_CHOICE: self.kernels,
             FUSED_DROPOUT: "on" if self.fused_dropout else "off",
             NAN_CHECK: "on" if self.nan_check else "off",

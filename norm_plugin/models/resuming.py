@@ -28,8 +28,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from norm_plugin.models.flags import (
     ALLOW,
     EMBEDDING,
-    HEAD_WIDTH,
     INIT,
+    QKV_SCOPE,
     STAT_TOKENS,
     flag_of,
     shown_key,
@@ -126,9 +126,7 @@ def differences(
     compare(shown_key(STAT_TOKENS), stored.stat_tokens, given.stat_tokens, "all sites")
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
-        compare(
-            shown_key(HEAD_WIDTH), stored.head_width, given.head_width, "queries, keys and values"
-        )
+        compare(shown_key(QKV_SCOPE), stored.qkv_scope, given.qkv_scope, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
             compare(INIT, init, given.initialization[side], f"{side} layers")

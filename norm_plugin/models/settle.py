@@ -21,12 +21,12 @@ from norm_plugin.models.flags import (
     CHOICES,
     EMBEDDING,
     FUSED_DROPOUT,
-    HEAD_WIDTH,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
     PLACEMENT,
     PLACEMENT_OF,
+    QKV_SCOPE,
     RECORD,
     RECORD_FILE,
     RECORD_SITES,
@@ -116,7 +116,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         record=_record(settings, norms),
         stat_tokens=_stat_tokens(settings, set(norms.values())),
         embedding=str(choices[EMBEDDING]),
-        head_width=str(choices[HEAD_WIDTH]),
+        qkv_scope=str(choices[QKV_SCOPE]),
     )
 
 

@@ -18,7 +18,8 @@ ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
-EMBEDDING, STAT_TOKENS = "norm_embedding", "norm_stat_tokens"
+EMBEDDING = "norm_embedding"
+GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED
 FUSED_DROPOUT = "norm_fused_dropout"
 QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED
 HEAD, FULL = "head", "full"
@@ -26,7 +27,7 @@ RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_re
 
 RENAMED = {
     QKV_SCOPE: "norm_qkv_scope",
-    STAT_TOKENS: "norm_ghost_batch_tokens",
+    GHOST_BATCH_TOKENS: "norm_ghost_batch_tokens",
     ALLOW: "norm_allow_mismatch",
 }
 """The names that users see, by the keys that checkpoints and results store.
@@ -112,7 +113,7 @@ class Value(NamedTuple):
 
 
 VALUES = {
-    STAT_TOKENS: Value(
+    GHOST_BATCH_TOKENS: Value(
         int,
         "take batch statistics over groups of N tokens (ghost batches) instead of the whole batch; "
         "statistics are then not synchronized over workers",

@@ -25,7 +25,7 @@ from norm_plugin.models.plan import IDENTITY, Plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stacks import check_layer_drop
 from norm_plugin.norms import Norm, norm_spec
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_ghost_batch_tokens
 
 logger = logging.getLogger(__name__)
 REMARK = "Remark on the scores: "
@@ -76,8 +76,8 @@ class NormModel(BaseFairseqModel):
             logger.warning(line)
         model = cls.build_planned(cfg, task)
         model.args = args  # fairseq's models have it, and other code reads it
-        if plan.stat_tokens is not None:
-            set_stat_tokens(model, plan.stat_tokens)
+        if plan.ghost_batch_tokens is not None:
+            set_ghost_batch_tokens(model, plan.ghost_batch_tokens)
         for side in cls.sides:
             check_layer_drop(model.stack(side))
         set_kernels(model, plan.kernels)

@@ -113,7 +113,7 @@ class Plan:
         outside_layers: the sites of the final norms and of the norm of the embeddings, by side.
         sites: the norm of each site that the model has.
         record: the settings of recording; None: nothing is recorded.
-        stat_tokens: the number of tokens per batch statistic; None: those of the batch.
+        ghost_batch_tokens: the number of tokens per batch statistic; None: those of the batch.
     """
 
     placement: Mapping[str, str]
@@ -126,7 +126,7 @@ class Plan:
     nan_check: bool
     allow_change: bool
     record: RecordSettings | None
-    stat_tokens: int | None
+    ghost_batch_tokens: int | None
     embedding: str
     qkv_scope: str
 

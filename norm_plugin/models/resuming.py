@@ -28,9 +28,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from norm_plugin.models.flags import (
     ALLOW,
     EMBEDDING,
+    GHOST_BATCH_TOKENS,
     INIT,
     QKV_SCOPE,
-    STAT_TOKENS,
     flag_of,
     shown_key,
 )
@@ -123,7 +123,12 @@ def differences(
         for name, value in old.all_options.items():
             if not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
-    compare(shown_key(STAT_TOKENS), stored.stat_tokens, given.stat_tokens, "all sites")
+    compare(
+        shown_key(GHOST_BATCH_TOKENS),
+        stored.ghost_batch_tokens,
+        given.ghost_batch_tokens,
+        "all sites",
+    )
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
         compare(shown_key(QKV_SCOPE), stored.qkv_scope, given.qkv_scope, "queries, keys and values")

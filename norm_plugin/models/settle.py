@@ -21,6 +21,7 @@ from norm_plugin.models.flags import (
     CHOICES,
     EMBEDDING,
     FUSED_DROPOUT,
+    GHOST_BATCH_TOKENS,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
@@ -31,7 +32,6 @@ from norm_plugin.models.flags import (
     RECORD_FILE,
     RECORD_SITES,
     SITE_FLAGS,
-    STAT_TOKENS,
     flag_of,
     norm_type_field,
     option_field,
@@ -114,7 +114,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         nan_check=choices[NAN_CHECK] == "on",
         allow_change=choices[ALLOW] == "on",
         record=_record(settings, norms),
-        stat_tokens=_stat_tokens(settings, set(norms.values())),
+        ghost_batch_tokens=_ghost_batch_tokens(settings, set(norms.values())),
         embedding=str(choices[EMBEDDING]),
         qkv_scope=str(choices[QKV_SCOPE]),
     )
@@ -322,12 +322,12 @@ def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str,
     return by_side
 
 
-def _stat_tokens(settings: object, norms: Iterable[str]) -> int | None:
+def _ghost_batch_tokens(settings: object, norms: Iterable[str]) -> int | None:
     """Return the number of tokens per batch statistic; None for those of the batch."""
-    given = getattr(settings, STAT_TOKENS, None)
+    given = getattr(settings, GHOST_BATCH_TOKENS, None)
     if given is None:
         return None
-    flag = flag_of(STAT_TOKENS)
+    flag = flag_of(GHOST_BATCH_TOKENS)
     if int(given) < 1:
         raise ValueError(f"{flag} is {given}; it must be 1 or more")
     if not any(norm_spec(name).batch_statistics for name in norms):
@@ -416,4 +416,4 @@ def store_folded(args: argparse.Namespace, plan: Plan) -> None:
         if not left.intersection(owner for owner, _ in owners):
             setattr(args, option_field(name), None)
     if not any(norm_spec(name).batch_statistics for name in left):
-        setattr(args, STAT_TOKENS, None)
+        setattr(args, GHOST_BATCH_TOKENS, None)

@@ -1,17 +1,17 @@
-"""``stat_tokens``: groups of a batch are what batches of their size would be."""
+"""``ghost_batch_tokens``: groups of a batch are what batches of their size would be."""
 
 from __future__ import annotations
 
 import torch
 
 from batches import every_form, new_norm, state_of, step, upstream
-from norm_plugin.norms.base.statistics import set_stat_tokens
+from norm_plugin.norms.base.statistics import set_ghost_batch_tokens
 
 
 @every_form
 def test_groups_are_batches_one_after_the_other(name, options, ragged):
     grouped, plain = new_norm(name, **options), new_norm(name, **options)
-    set_stat_tokens(grouped, 4)
+    set_ghost_batch_tokens(grouped, 4)
     for seed in range(2):
         x, mask = ragged(seed)
         g, real = upstream(x, mask), ~mask
@@ -36,7 +36,7 @@ def test_groups_are_batches_one_after_the_other(name, options, ragged):
 @every_form
 def test_a_small_batch_is_one_group(name, options, ragged):
     grouped, plain = new_norm(name, **options), new_norm(name, **options)
-    set_stat_tokens(grouped, 8)  # of 15 tokens
+    set_ghost_batch_tokens(grouped, 8)  # of 15 tokens
     x, _ = ragged()
     torch.testing.assert_close(grouped(x[:, :1]), plain(x[:, :1]))
     torch.testing.assert_close(state_of(grouped), state_of(plain))
@@ -45,7 +45,7 @@ def test_a_small_batch_is_one_group(name, options, ragged):
 @every_form
 def test_inference_and_padding_alone_know_no_groups(name, options, ragged):
     grouped, plain = new_norm(name, **options), new_norm(name, **options)
-    set_stat_tokens(grouped, 2)
+    set_ghost_batch_tokens(grouped, 2)
     x, mask = ragged()
     everything = torch.ones_like(mask)
     assert torch.equal(grouped(x, everything), plain(x, everything))
@@ -60,7 +60,7 @@ def test_activation_checkpointing_repeats_every_group(name, options):
     plain, checkpointed = new_norm(name, **options), new_norm(name, **options)
     gradients = []
     for norm in (plain, checkpointed):
-        set_stat_tokens(norm, 2)
+        set_ghost_batch_tokens(norm, 2)
         leaf = x.clone().requires_grad_()
         if norm is plain:
             y = norm(leaf)

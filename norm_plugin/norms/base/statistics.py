@@ -55,8 +55,8 @@ class BatchStatisticsNorm(AffineNorm):
             other position of the batch.
         counts_forwards: every training forward counts as an update, whatever a trainer or an
             optimizer does.
-        stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
-            See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
+        ghost_batch_tokens: N, the statistics are those of groups of N tokens; None: of the whole
+            batch. See :mod:`norm_plugin.norms.base.groups` and :func:`set_ghost_batch_tokens`.
         loss_scale: the factor by which the loss is multiplied before its backward pass, as in
             mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
             any other code that multiplies it must set this, see :func:`set_loss_scale`.
@@ -82,7 +82,7 @@ class BatchStatisticsNorm(AffineNorm):
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
         self.counts_forwards = False
-        self.stat_tokens: int | None = None
+        self.ghost_batch_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU. It is valid
@@ -132,8 +132,8 @@ class BatchStatisticsNorm(AffineNorm):
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """Normalize ``x`` and update the running statistics: see :meth:`Norm.forward`."""
-        if self.training and self.stat_tokens is not None:
-            return self._forward_in_groups(x, padding_mask, batch_first, self.stat_tokens)
+        if self.training and self.ghost_batch_tokens is not None:
+            return self._forward_in_groups(x, padding_mask, batch_first, self.ghost_batch_tokens)
         return self._forward_batch(x, padding_mask, batch_first)
 
     def _forward_batch(
@@ -389,14 +389,14 @@ def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
     return ~padding_mask.bool().all()
 
 
-def set_stat_tokens(module: nn.Module, tokens: int) -> None:
+def set_ghost_batch_tokens(module: nn.Module, tokens: int) -> None:
     """Let every norm in ``module`` take its batch statistics over groups of ``tokens`` tokens.
 
     The statistics are no longer synchronized, since workers have different numbers of groups.
     """
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):
-            norm.stat_tokens, norm.sync = tokens, False
+            norm.ghost_batch_tokens, norm.sync = tokens, False
 
 
 def set_loss_scale(module: nn.Module, scale: float | Tensor | None) -> None:

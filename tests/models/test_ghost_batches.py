@@ -10,7 +10,7 @@ def test_every_norm_with_batch_statistics_has_groups_and_no_sync(build, build_ya
     flags = ("--norm-type", "powernorm-v", "--norm-ghost-batch-tokens", "6")
     for model in (build(*flags), build_yaml(norm_type="powernorm-v", norm_stat_tokens=6)):
         norms = [m for m in model.modules() if isinstance(m, BatchStatisticsNorm)]
-        assert norms and all(norm.stat_tokens == 6 and not norm.sync for norm in norms)
+        assert norms and all(norm.ghost_batch_tokens == 6 and not norm.sync for norm in norms)
     model(**batch)
     tokens = int(batch["src_lengths"].sum())
     assert {norm.updates_counted for norm in norms} == {tokens // 6}  # one step for each group

@@ -17,7 +17,8 @@ from norm_plugin.placements import PLACEMENTS
 ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
-KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
+KERNELS_CHOICE, NAN_CHECK = "norm_kernels", "norm_nan_check"
+ALLOW_MISMATCH = "norm_allow_change"  # the stored key, see RENAMED
 EMBEDDING = "norm_embedding"
 GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED
 FUSED_DROPOUT = "norm_fused_dropout"
@@ -28,7 +29,7 @@ RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_re
 RENAMED = {
     QKV_SCOPE: "norm_qkv_scope",
     GHOST_BATCH_TOKENS: "norm_ghost_batch_tokens",
-    ALLOW: "norm_allow_mismatch",
+    ALLOW_MISMATCH: "norm_allow_mismatch",
 }
 """The names that users see, by the keys that checkpoints and results store.
 
@@ -95,7 +96,7 @@ CHOICES = {
         "CPU and stores no mask, but draws other random numbers than stock fairseq; only for "
         "placements whose branches end in x + f",
     ),
-    ALLOW: Choice(
+    ALLOW_MISMATCH: Choice(
         lambda: ON_OFF,
         "off",
         "allow a checkpoint that was trained with another norm, option or placement, and load its "

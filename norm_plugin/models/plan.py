@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from norm_plugin.models.flags import (
-    ALLOW,
+    ALLOW_MISMATCH,
     EMBEDDING,
     FUSED_DROPOUT,
     INIT,
@@ -124,7 +124,7 @@ class Plan:
     kernels: str
     fused_dropout: bool
     nan_check: bool
-    allow_change: bool
+    allow_mismatch: bool
     record: RecordSettings | None
     ghost_batch_tokens: int | None
     embedding: str
@@ -151,7 +151,7 @@ class Plan:
             KERNELS_CHOICE: self.kernels,
             FUSED_DROPOUT: "on" if self.fused_dropout else "off",
             NAN_CHECK: "on" if self.nan_check else "off",
-            ALLOW: "on" if self.allow_change else "off",
+            ALLOW_MISMATCH: "on" if self.allow_mismatch else "off",
         }
         placements, inits = set(self.placement.values()), set(self.initialization.values())
         if len(placements) == 1:

@@ -26,7 +26,7 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from norm_plugin.models.flags import (
-    ALLOW,
+    ALLOW_MISMATCH,
     EMBEDDING,
     GHOST_BATCH_TOKENS,
     INIT,
@@ -176,11 +176,12 @@ def check_resuming(
     differing = "; ".join(differences(before, plan or settle(given, sides), anew))
     if not differing:
         return None
-    if given.get(ALLOW) == "on":
+    if given.get(ALLOW_MISMATCH) == "on":
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
     meant = (
-        f"; if this is intended, {flag_of(ALLOW)} on (model.{shown_key(ALLOW)}=on in YAML)"
+        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on "
+        f"(model.{shown_key(ALLOW_MISMATCH)}=on in YAML)"
         if ours
         else ""
     )

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.models.embeddings import check_embedding
 from norm_plugin.models.flags import (
-    ALLOW,
+    ALLOW_MISMATCH,
     CHOICES,
     EMBEDDING,
     FUSED_DROPOUT,
@@ -112,7 +112,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         kernels=str(choices[KERNELS_CHOICE]),
         fused_dropout=choices[FUSED_DROPOUT] == "on",
         nan_check=choices[NAN_CHECK] == "on",
-        allow_change=choices[ALLOW] == "on",
+        allow_mismatch=choices[ALLOW_MISMATCH] == "on",
         record=_record(settings, norms),
         ghost_batch_tokens=_ghost_batch_tokens(settings, set(norms.values())),
         embedding=str(choices[EMBEDDING]),

@@ -56,7 +56,7 @@ def test_two_values_by_the_two_names_are_an_error(old, new, build, build_yaml):
 
 
 def test_a_boolean_of_yaml_and_its_word_are_one_value(build_yaml):
-    assert build_yaml(norm_allow_change=True, norm_allow_mismatch="on").cfg.plan.allow_change
+    assert build_yaml(norm_allow_change=True, norm_allow_mismatch="on").cfg.plan.allow_mismatch
 
 
 def test_the_help_has_the_new_names_alone():

@@ -84,7 +84,7 @@ class Stack(nn.Module):
             placement.norm = partial(_norm_of, layer)
             placements.append(placement)
         for below, above in pairwise(placements):
-            above.follow(below)
+            above.set_layer_below(below)
         self.placements: Any = nn.ModuleList(placements)
         self.final_norms = nn.ModuleDict(
             {word: build_norm("layernorm", DIM) for word in cls.final_norms}

@@ -86,7 +86,7 @@ def follow_plan(
     if isinstance(stack.layers, LayerDropModuleList):
         stack.layers = LayerDrop(stack.layers.p, stack.layers.children())
     for below, layer in pairwise(stack.layers.children()):
-        layer.placement.follow(below.placement)
+        layer.placement.set_layer_below(below.placement)
 
 
 def check_layer_drop(stack: Any) -> None:

@@ -66,7 +66,7 @@ class Admin(Placement):
         self.register_buffer("measured", torch.zeros((), dtype=torch.long))
         self.below: tuple[Placement, ...] = ()  # in a tuple, so that torch does not register it
 
-    def follow(self, below: Placement) -> None:
+    def set_layer_below(self, below: Placement) -> None:
         self.below = (below,)
 
     def needs_whole_stack(self) -> bool:

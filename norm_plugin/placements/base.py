@@ -128,7 +128,7 @@ class Placement(nn.Module):
         """Return the slots at which ``branch`` has a norm."""
         return cls.norms
 
-    def follow(self, below: Placement) -> None:
+    def set_layer_below(self, below: Placement) -> None:
         """Receive the placement of the layer below; called once, when the stack is built."""
         return
 

@@ -58,7 +58,7 @@ class LayerDrop(LayerDropModuleList):
         return iter(layers) if whole else super().__iter__()
 
 
-def follow_plan(
+def apply_plan(
     stack: TransformerEncoderBase | TransformerDecoderBase, cfg: NormConfig, side: str
 ) -> None:
     """Put the final norm and the norm of the embeddings of the plan into a stack of fairseq."""
@@ -110,7 +110,7 @@ class NormTransformerEncoder(TransformerEncoderBase):
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
         self.plans = iter(cfg.plan.layers["encoder"])
         super().__init__(cfg, *args, **kwargs)
-        follow_plan(self, cfg, "encoder")
+        apply_plan(self, cfg, "encoder")
 
     def build_encoder_layer(self, cfg: NormConfig) -> nn.Module:
         layer = NormTransformerEncoderLayer(cfg, next(self.plans), self.return_fc)
@@ -130,7 +130,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
         self.plans = iter(cfg.plan.layers["decoder"])
         super().__init__(cfg, *args, **kwargs)
-        follow_plan(self, cfg, "decoder")
+        apply_plan(self, cfg, "decoder")
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
         layer = NormTransformerDecoderLayer(cfg, next(self.plans), no_encoder_attn)

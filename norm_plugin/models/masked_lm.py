@@ -69,10 +69,10 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
             cfg.max_positions = task.max_positions() if given is None else given
         model = cls(cfg, NormRobertaEncoder(cfg, task.source_dictionary))
         model.cfg = cfg
-        model.follow_initialization(cfg.plan.initialization["encoder"])
+        model.apply_initialization(cfg.plan.initialization["encoder"])
         return model
 
-    def follow_initialization(self, init: str) -> None:
+    def apply_initialization(self, init: str) -> None:
         """Initialize by a value of ``--norm-init``, after RoBERTa has drawn its own weights."""
         stack = self.stack("encoder")
         layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]

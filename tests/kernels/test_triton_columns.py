@@ -1,4 +1,4 @@
-"""The passes over columns in Triton against their formulas: padding, layer-scale, half dtypes."""
+"""The passes over columns in Triton and their formulas: padding, RMS pre-scaling, half dtypes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_only_what_folds_is_folded(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
-LAYER_SCALE = "its RMS pre-scaling divides each position by the position's own RMS"
+RMS_PRESCALE = "its RMS pre-scaling divides each position by the position's own RMS"
 NO_OFFSET = "has no bias to absorb the offset"
 JOINT = "k_proj and v_proj receive the outputs of both encoder and decoder"
 MABN = ("--norm-type", "mabn", "--norm-type-decoder", "mabn", "--norm-warmup-updates", "1")
@@ -122,8 +122,8 @@ REASONS = {
         plain("batchnorm", "--layernorm-embedding"),
         dict.fromkeys(["encoder-embedding", "decoder-embedding"], STREAM),
     ),
-    "layer-scale": ((*WITH_SCALE, "1"), {"encoder-ffn": LAYER_SCALE}),
-    "layer-scale by groups": ((*WITH_SCALE, "4"), {"encoder-ffn": LAYER_SCALE}),
+    "RMS pre-scaling": ((*WITH_SCALE, "1"), {"encoder-ffn": RMS_PRESCALE}),
+    "RMS pre-scaling by groups": ((*WITH_SCALE, "4"), {"encoder-ffn": RMS_PRESCALE}),
     "post-norm": ((*MABN, "--norm-placement", "post"), dict.fromkeys(IN_LAYERS, STREAM)),
     "stacks that differ": (
         (*MABN, "--encoder-normalize-before"),

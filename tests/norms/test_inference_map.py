@@ -12,7 +12,7 @@ from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.inference import CannotFold
 
 
-def with_and_without_layer_scale(cases):
+def with_and_without_rms_prescale(cases):
     """Each case, and once more without its RMS pre-scaling, after which no norm folds."""
     for name, options in cases:
         yield name, options
@@ -27,7 +27,7 @@ MAPPED = [
 ]
 """The cases of the norms that say when they are such a map."""
 every_case = pytest.mark.parametrize(
-    ("name", "options"), list(with_and_without_layer_scale(MAPPED)), ids=str
+    ("name", "options"), list(with_and_without_rms_prescale(MAPPED)), ids=str
 )
 
 
@@ -78,7 +78,7 @@ def test_half_precision_is_mapped_in_float64(ragged):
 
 
 @pytest.mark.parametrize("groups", [1, 4])
-def test_the_reason_is_the_layer_scale(groups, ragged):
+def test_the_reason_is_the_rms_prescale(groups, ragged):
     norm, _ = trained("batchnorm", ragged, layer_scale_groups=groups)
     with pytest.raises(CannotFold, match="^its RMS pre-scaling divides each position"):
         norm.inference_map()

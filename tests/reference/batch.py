@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from reference.base import Reference, transcribes
-from reference.batch_parts import LayerScale, geometric_mean, mean_over
+from reference.batch_parts import RMSPrescale, geometric_mean, mean_over
 
 
 @transcribes(
@@ -25,7 +25,7 @@ class PowerNormV(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.psi2 = np.ones(dim)
-        self.scale = LayerScale(self.options["layer_scale_groups"], self.options["eps"])
+        self.scale = RMSPrescale(self.options["layer_scale_groups"], self.options["eps"])
 
     def forward(self, x, valid):
         self.real = np.flatnonzero(valid)
@@ -57,7 +57,7 @@ class PowerNorm(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.psi2, self.nu, self.updates = np.ones(dim), np.zeros(dim), 0
-        self.scale = LayerScale(self.options["layer_scale_groups"], self.options["eps"])
+        self.scale = RMSPrescale(self.options["layer_scale_groups"], self.options["eps"])
 
     def forward(self, x, valid):
         self.real = np.flatnonzero(valid)
@@ -97,7 +97,7 @@ class ReleasedPowerNorm(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.psi2, self.m, self.t = np.ones(dim), np.zeros(dim), 0
-        self.scale = LayerScale(self.options["layer_scale_groups"], self.options["eps"])
+        self.scale = RMSPrescale(self.options["layer_scale_groups"], self.options["eps"])
 
     def forward(self, x, valid):
         self.t += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reference.base import Reference, transcribes
-from reference.batch_parts import LayerScale, mean_over
+from reference.batch_parts import RMSPrescale, mean_over
 from reference.position import LayerNorm
 
 
@@ -25,7 +25,7 @@ class BatchNorm(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.running_mean, self.running_var = np.zeros(dim), np.ones(dim)
-        self.scale = LayerScale(self.options.get("layer_scale_groups", 0), self.options["eps"])
+        self.scale = RMSPrescale(self.options.get("layer_scale_groups", 0), self.options["eps"])
         self.averages_padding = self.options.get("variant") == "released"
 
     def forward(self, x, valid):

@@ -17,7 +17,7 @@ def geometric_mean(values):
     return np.prod(np.array(values), axis=0) ** (1 / len(values))
 
 
-class LayerScale:
+class RMSPrescale:
     """x / sqrt(mean x^2 + eps) over each group of channels of each position."""
 
     def __init__(self, groups, eps):

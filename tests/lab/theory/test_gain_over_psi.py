@@ -23,7 +23,7 @@ def test_the_ratio_is_that_of_the_gain_to_the_root_mean_square():
     assert error < ROUNDING
 
 
-def test_after_a_layer_scale_the_mean_of_psi_squared_over_the_channels_is_1():
+def test_after_rms_pre_scaling_the_mean_of_psi_squared_over_the_channels_is_1():
     """So with gamma = 1 not every channel can have gamma <= psi_B."""
     x, dy, gain = 7 * normal(40, 4), normal(40, 4, seed=1), torch.ones(4).double()
     ratio, error = gain_over_psi.ratios(x, dy, gain, groups=1)

@@ -47,6 +47,8 @@ from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 
 MADE = "made.json"
+SHOWN = {"layer_scale": "RMS pre-scaling"}
+"""The titles of columns whose stored names are others."""
 MAIN = ("post", "pre")
 """The placements that Xiong et al. 2020 compare."""
 COMMAND = ("norm-plugin", "theory")
@@ -281,8 +283,8 @@ def block(name: str, folder: Path, page: Path) -> str:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with ``holds`` as last column, and without an empty column of intervals."""
-    table = table.astype(object).fillna("")
+    """Return a table with titles, ``holds`` as last column, and no empty column of intervals."""
+    table = table.astype(object).fillna("").rename(columns=SHOWN)
     if "holds" in table:
         table = table[[*table.columns.drop("holds"), "holds"]]
         table = table.drop(columns=INTERVAL) if table[INTERVAL].isin(["-", ""]).all() else table

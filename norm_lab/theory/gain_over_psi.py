@@ -134,8 +134,8 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
         first = some[some["placement"].eq(some["placement"].iloc[0])]
         first = first[first["tokens"].eq(first["tokens"].iloc[0])]
         means = first.groupby("site", sort=False)["mean"].mean().reset_index(drop=True)
-        scaled = "" if row["layer_scale"] else " without layer-scale"
-        lines.append((f"{row['norm']}, {row['model']}{scaled}", means))
+        scaled = "" if row["layer_scale"] else " without RMS pre-scaling"
+        lines.append((f"{row['norm']}{scaled}, {row['model']}", means))
     settings = {"xlabel": "norm of the encoder, from below", "ylabel": "gamma / psi_B, mean"}
     draw_lines(axes, lines, yscale="log", **settings)
     axes.axhline(1.0, **GRAY)

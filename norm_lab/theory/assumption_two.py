@@ -6,8 +6,8 @@ Then nu is bounded, by a number that the proof gives in C1, C2 and C3.
 
 The mean square of x_hat is 1 in each channel by design. So the mean of |x_hat|^2 over the positions
 is the number d of channels, and `1 / (1 - a_b)` is 10, 20 or 100 for the a_b that the paper tries.
-nu and x enter channel by channel, so what the recursion needs is weaker, as in the section before:
-`(1 - a_b) Gamma <= 1` in each channel, for which x_hat^2 <= 1 / (1 - a_b) is enough.
+The recursion of nu works channel by channel and needs less: `(1 - a_b) Gamma <= 1` in each channel,
+for which x_hat^2 <= 1 / (1 - a_b) is enough.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ over the positions of a channel,
     batch normalization   dL/dx = (g - mean(g) - x_hat mean(g x_hat)) / sigma_B
     PN-V                  dL/dx = (g - x_hat mean(g x_hat)) / psi_B
 
-The main text states the same by the output, as Equations 3 and 6, with gamma in the denominator:
+Equations 3 and 6 of the main text are meant to state the same in terms of dL/dy, but they put
 `dL/dy / gamma` in the place of g. By Equations 2 and 5, `g = gamma dL/dy`.
 """
 
@@ -121,7 +121,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
 
 CLAIM = Claim(
     place=11,
-    caption="Largest error of what is stated, as a share of |dL/dx|. Gray: what is rounding.",
+    caption="Largest error of each stated gradient, as a share of |dL/dx|. Gray: rounding errors.",
     case=("placement", "norm", "tokens"),
     measure=measure,
     verdicts=verdicts,

@@ -1,14 +1,14 @@
 """The approximate gradient of PowerNorm.
 
-Shen et al. 2020 (PowerNorm), Theorem 1: the gradient that PN's approximate backward pass gives is
-bounded. What is measured was derived from Algorithm 2, without the theorem's Assumption 2.
+Shen et al. 2020 (PowerNorm), Theorem 1: the gradient of PN's approximate backward pass is bounded.
+The bound measured here was derived from Algorithm 2, without the theorem's Assumption 2.
 
 With `g = dL/dx_hat`, lengths over the n positions of a channel, `Gamma = mean_V(x_hat^2)` and
-`Lambda = mean_V(g x_hat)`, the recursion
-`nu_t = (1 - (1 - a_b) Gamma_t) nu_{t-1} + (1 - a_b) Lambda_t` is a weighted mean of nu_{t-1} and
-`Lambda_t / Gamma_t`, as long as `(1 - a_b) Gamma_t <= 1`. So |nu_t| is at most M_t, the largest
-`|Lambda_s| / Gamma_s` of the batches s up to t. The gradient `dL/dx = (g - nu_{t-1} x_hat) / psi`
-is then at most `(|g| + M_{t-1} |x_hat|) / psi`.
+`Lambda = mean_V(g x_hat)`, PN updates nu by
+`nu_t = (1 - (1 - a_b) Gamma_t) nu_{t-1} + (1 - a_b) Lambda_t`. As long as `(1 - a_b) Gamma_t <= 1`,
+this is a weighted mean of nu_{t-1} and `Lambda_t / Gamma_t`. So |nu_t| is at most M_t, the largest
+`|Lambda_s| / Gamma_s` of the batches s up to t. The gradient is
+`dL/dx = (g - nu_{t-1} x_hat) / psi`, so its length is at most `(|g| + M_{t-1} |x_hat|) / psi`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
 
 CLAIM = Claim(
     place=10,
-    caption="What the recursion bounds by 1, and the share that it does not, over the passes.",
+    caption="Three values that the recursion bounds by 1, and one that it does not, by pass.",
     height=4.0,
     case=("placement", "tokens"),
     measure=measure,

@@ -2,12 +2,12 @@
 
 Shen et al. 2020 (PowerNorm), Lemma 1. Under PN-V, with `g = dL/dx_hat` and lengths over the n
 positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
-`|g|^2 / psi_B^2`. PN divides by the running psi and subtracts `nu x_hat` in place of the mean;
-nothing is stated of its share `|dL/dx|^2 psi^2 / |g|^2`.
+`|g|^2 / psi_B^2`. PN divides by the running psi instead of psi_B, and subtracts `nu x_hat`
+instead of `mean(g x_hat) x_hat`. The paper does not bound its share `|dL/dx|^2 psi^2 / |g|^2`.
 
 The lemma compares PN-V with the network without norms. The abstract compares it with batch
-normalization, which no lemma or theorem does. In one batch, either gradient may be the shorter
-one: psi_B is at least sigma_B, but batch normalization removes the mean of g too.
+normalization, which no lemma or theorem does. In one batch, either gradient may be shorter: psi_B
+is at least sigma_B, but batch normalization also removes the mean of g.
 """
 
 from __future__ import annotations

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fake_runs import FakeRuns
+from fake_runs import PYTHON, FakeRuns
+
+# A job is a new process, which would start the commands of a run with the real Python.
+SITECUSTOMIZE = f"""
+from norm_lab import paths
+
+paths.PYTHON[:] = {PYTHON}
+"""
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> FakeRuns:
+    (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
     return FakeRuns(tmp_path)
 
 
@@ -22,6 +30,7 @@ def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
         *argv,
         *("--work", str(runs.work), "hydra.launcher.timeout_min=10"),
         SLURM_CONF=str(slurm),
+        PYTHONPATH=str(runs.folder),
         FAKE_TRAINING_OF_SEED=json.dumps({"2": "diverges"}),
     )
     assert result.returncode == 0, result.stderr

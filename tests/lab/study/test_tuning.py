@@ -54,8 +54,9 @@ def test_a_flat_curve_is_noted():
     assert steep["spread"] == pytest.approx(0.02**0.5) and steep["note"] == ""
     assert flat["note"] == "flat: the choice does not matter"
     assert (steep["grid"], steep["diverged"]) == ("0.1, 0.2, 0.4", "0.4")
-    edge = chosen_table(trials_of(a={0.1: [1.0, 1.1], 0.2: [2.0, 2.1]}), {"a": 0.1})
-    assert edge["note"].tolist() == ["on the edge of the grid"]
+    edges = trials_of(a={0.1: [1.0, 1.1], 0.2: [2.0, 2.1]}, b={0.1: [2.0, 2.1], 0.2: [1.0, 1.1]})
+    table = chosen_table(edges, {"a": 0.1, "b": 0.2})
+    assert table["note"].tolist() == ["on the edge of the grid"] * 2
 
 
 def test_sensitivity_is_the_mean_excess_over_the_best():

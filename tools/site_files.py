@@ -13,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+STYLE = ROOT / "docs/site.css"  # mkdocs.yml names it in extra_css
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -32,7 +33,7 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Return the pages and the files that they link, instead of ``docs_dir``, and the theme's."""
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
-    paths = {*pages, *(target for page in pages for target in linked_files(page))}
+    paths = {STYLE, *pages, *(target for page in pages for target in linked_files(page))}
     own = [
         File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, use_directory_urls=True)
         for path in sorted(paths)

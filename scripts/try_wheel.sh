@@ -9,7 +9,8 @@ usage() {
 Usage: scripts/try_wheel.sh PYTHON
 
 Test the norm_plugin that PYTHON has installed with its extra fairseq, in a folder outside the
-checkout: the folder for --user-dir, a norm, the flags of a recipe, and two updates of fairseq-train.
+checkout: the folder for --user-dir, a norm, the flags of a configuration, and two updates of
+fairseq-train.
 With NORM_KERNELS=cpu it fails if the C++ kernels are not built.
 EOT
 }

@@ -100,13 +100,13 @@ def test_hydra_trains_like_the_command_line(toy, trained, tmp_path):
         "+model.norm_warmup_updates": 2,
     }
     overriding = [f"{key}={value}" for key, value in overrides.items()]
-    recipe = ("--config-dir", ROOT / "configs", "--config-name", "toy")
-    result = run("fairseq_cli.hydra_train", *recipe, *overriding)
+    config = ("--config-dir", ROOT / "configs", "--config-name", "toy")
+    result = run("fairseq_cli.hydra_train", *config, *overriding)
     assert losses_of_hydra(result) == expected
     # resumed from the update before the last, it ends where it did
     (tmp_path / "checkpoint_last.pt").unlink()
     overriding[overriding.index("optimization.max_update=6")] = "optimization.max_update=7"
-    run("fairseq_cli.hydra_train", *recipe, *overriding)
+    run("fairseq_cli.hydra_train", *config, *overriding)
     assert len(generate(toy, tmp_path / "checkpoint_last.pt")) == 40
 
 

@@ -49,7 +49,7 @@ def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, mo
             torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6, msg=key)
 
 
-RECIPE = '["TransformerModel","TransformerEncoder","TransformerDecoder","TransformerEncoderLayer"]'
+MODULES = '["TransformerModel","TransformerEncoder","TransformerDecoder","TransformerEncoderLayer"]'
 """The modules to retain in fairseq's example of quality estimation."""
 
 
@@ -60,7 +60,7 @@ RECIPE = '["TransformerModel","TransformerEncoder","TransformerDecoder","Transfo
         (["TransformerDecoderLayer"], {"NormTransformerDecoderLayer"}),
         (["TransformerEncoderLayerBase"], {"NormTransformerEncoderLayer"}),
         (["NormTransformerEncoder", "MultiheadAttention"], {"MultiheadAttention"}),
-        (RECIPE, {"NormTransformerDecoder", "NormTransformerEncoderLayer"}),
+        (MODULES, {"NormTransformerDecoder", "NormTransformerEncoderLayer"}),
         (None, {"NormTransformerDecoderLayer", "MultiheadAttention"}),
     ],
 )
@@ -72,7 +72,7 @@ def test_dropouts_are_kept_by_the_names_of_fairseqs_classes(build, given, kept, 
     on = {dropout.module_name for dropout in dropouts if dropout.apply_during_inference}
     off = {dropout.module_name for dropout in dropouts if not dropout.apply_during_inference}
     assert kept <= on and not on & off
-    assert ("TransformerModel has no dropout of its own" in caplog.text) is (given == RECIPE)
+    assert ("TransformerModel has no dropout of its own" in caplog.text) is (given == MODULES)
 
 
 def test_a_name_without_a_dropout_is_refused(build):

@@ -106,7 +106,7 @@ def test_the_yaml_file_of_an_experiment(group, settings, message, tmp_path, code
         spec_of(str(path))
 
 
-def test_the_flags_of_a_recipe(code):
+def test_the_flags_of_a_configuration(code):
     with pytest.raises(CommandError, match=BETAS):
         configuration.main(["toy", override("optimizer.adam_betas", code)])
 

@@ -6,7 +6,9 @@ import json
 import random
 import re
 import signal
+import sys
 import time
+import types
 
 import pytest
 
@@ -16,7 +18,7 @@ from norm_lab.config.experiments import experiment_names
 from norm_lab.config.studies import STUDIES, read_study_file, study_path
 from norm_lab.engine.jobs import count_jobs, gpus_of, run_here
 from norm_lab.engine.overview import seconds_left, state_since, summary
-from norm_lab.engine.slurm import slurm_options
+from norm_lab.engine.slurm import SlurmJob, slurm_options
 from norm_lab.engine.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status, write_status
 from norm_lab.paths import CONFIGS
 from norm_plugin.cli import main
@@ -362,3 +364,13 @@ def test_options_of_the_launcher_are_those_of_submitit():
     assert options["slurm_signal_delay_s"] == 120  # a default
     with pytest.raises(CommandError, match=r"hydra.sweep.dir=x is no option of the launcher"):
         slurm_options(["hydra.sweep.dir=x"])
+
+
+def test_a_job_that_slurm_requeues_is_submitted_again(monkeypatch):
+    """submitit calls ``checkpoint`` before, and submits what it returns."""
+    submitit = types.ModuleType("submitit.helpers")
+    submitit.DelayedSubmission = lambda *call: call
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    monkeypatch.setitem(sys.modules, "submitit.helpers", submitit)
+    job = SlurmJob({"OMP_NUM_THREADS": "1"})
+    assert job.checkpoint("3.json") == (job, "3.json")

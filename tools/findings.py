@@ -9,8 +9,7 @@ tools/docs.py writes the tables of the same comparisons.
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -20,7 +19,6 @@ import pandas as pd
 
 from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
 from norm_lab.report.figure import INK, SMALL, Figure
-from norm_lab.report.figures import SETTING_CURVES
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import table_markdown, tables_of
 from norm_lab.report.text import formatted, markdown, outcome_title
@@ -187,6 +185,13 @@ def read_named(study: str, results: Path, declared_labels: bool = False) -> Stud
     return read_study(folders, file=file, declared_labels=declared_labels)
 
 
+def arm_labels(study: str, results: Path) -> dict[str, str]:
+    """Return the arms that have a label in the study's file, with their labels."""
+    runs = read_named(study, results, declared_labels=True).runs
+    arms = dict(zip(runs["id"], runs["arm"]))
+    return {arm: label for arm, label in arms.items() if label != arm}
+
+
 def declared_table(study: str, results: Path) -> str:
     """Return Markdown: what a study declares, with its results, as in its report."""
     return table_markdown(tables_of(read_named(study, results, declared_labels=True))["primary"])
@@ -212,7 +217,7 @@ def finding_table(name: str, results: Path) -> str:
     table = table.rename(columns={"title": "outcome"})
     suggested = (rows["family"] == "exploratory") & (rows["verdict"] != Verdict.UNDECIDED)
     table["verdict"] = rows["verdict"].mask(suggested, rows["verdict"] + ", exploratory")
-    table.insert(0, "difference", "`" + rows["arm"] + "` minus `" + rows["baseline"] + "`")
+    table.insert(0, "difference", rows.apply(_difference, axis=1))
     table["declared"] = rows["family"].map({"primary": "before", "exploratory": "-"})
     return markdown(table)
 
@@ -220,8 +225,9 @@ def finding_table(name: str, results: Path) -> str:
 def finding_block(name: str, results: Path) -> str:
     """Return Markdown: the figure of a finding, what it omits, and its table."""
     figure = f"![Differences and their 95 % intervals](findings/{name}.svg)"
-    missing = [f"`{each.arm}` minus `{each.baseline}`" for each in FINDINGS[name] if each.off_scale]
-    note = f"Not in the figure, because off its scale: {', '.join(missing)}.\n\n" if missing else ""
+    rows = measured(results).loc[[name]]
+    missing = rows[rows["off_scale"]].apply(_difference, axis=1).tolist()
+    note = f"Not in the figure, because off its scale: {'; '.join(missing)}.\n\n" if missing else ""
     return f"{figure}\n\n{note}{finding_table(name, results)}"
 
 
@@ -239,6 +245,7 @@ def measured(results: Path) -> pd.DataFrame:
     rows: dict[Effect, dict[str, Any]] = {}
     for name in dict.fromkeys(each.study for each in found):
         study = read_named(name, results)
+        labels = arm_labels(name, results)
         for outcome in BOTH:
             here = [each for each in found if (each.study, each.outcome) == (name, outcome)]
             tests = declared_tests(study, outcome)
@@ -264,7 +271,10 @@ def measured(results: Path) -> pd.DataFrame:
                 )
             )
             of_pair = {(row["arm"], row["baseline"]): row for row in tests.to_dict("records")}
-            rows |= {each: of_pair[each.pair] | each._asdict() for each in here}
+            for each in here:
+                arm, baseline = (labels.get(arm, "") for arm in each.pair)
+                shown = {"arm_label": arm, "baseline_label": baseline}
+                rows[each] = of_pair[each.pair] | each._asdict() | shown
     names = [name for name, group in FINDINGS.items() for _ in group]
     return pd.DataFrame([rows[each] for each in found], index=names)
 
@@ -310,12 +320,20 @@ def finding_figure(name: str, results: Path) -> Figure:
     return Figure(name, "", data, plot, height, (len(sizes), 1), ratios)
 
 
-def _label(row: dict[str, Any]) -> str:
-    baseline = row["baseline"].replace("-layer-scale-groups-0", " without RMS pre-scaling")
-    arms = SETTING_CURVES["depth"].without(f"{row['arm']} minus {baseline}")
-    depth = re.search(r"-layers-(\d+)", row["arm"])  # the same in both arms
-    layers = f", {depth[1]} layers" if depth else ""
-    return f"{arms}\n{row['corpus']}{layers}, n = {len(row['by_seed'])}"
+def _difference(row: Mapping[str, Any]) -> str:
+    """Return Markdown: the difference of a row, by the labels of its arms or else their names."""
+    arm, baseline = (row[f"{side}_label"] or f"`{row[side]}`" for side in ("arm", "baseline"))
+    return f"{arm} minus {baseline}"
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    """Return the two lines beside a row of a figure; what both arms share is on the second."""
+    arm, baseline = (row[f"{side}_label"] or row[side] for side in ("arm", "baseline"))
+    corpus, (shorter, comma, shared) = row["corpus"], arm.rpartition(", ")
+    if comma and row["arm_label"] and baseline.endswith(f", {shared}"):
+        arm, baseline = shorter, baseline.removesuffix(f", {shared}")
+        corpus += f", {shared}"
+    return f"{arm} minus {baseline}\n{corpus}, n = {len(row['by_seed'])}"
 
 
 def figure_text(name: str, results: Path) -> str:

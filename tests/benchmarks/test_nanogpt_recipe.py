@@ -47,6 +47,7 @@ def test_the_learning_rate_rises_and_falls():
 def test_a_text_that_repeats_is_learned(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "UPDATES", 60)
     monkeypatch.setattr(recipe, "WARMUP", 10)
+    monkeypatch.setattr(recipe, "CONTEXT", 16)
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     text = tmp_path / "input.txt"
     text.write_text("abcdefgh" * 200)

@@ -174,8 +174,9 @@ FINDINGS = {
 TESTED = ["difference", "difference_low", "difference_high", "p_holm"]
 
 
+@cache
 def read_named(study: str, results: Path, declared_labels: bool = False) -> Study:
-    """Return a study with its declarations, from the committed results.
+    """Return a study with its declarations, from the committed results; read once for all tables.
 
     Args:
         declared_labels: name the arms by the labels of the study's file.

@@ -161,19 +161,13 @@ def arms_of(evidence: Declared) -> tuple[str, str]:
 
 
 @cache
-def study_named(name: str, results: Path) -> Study:
-    """Return a study, read once for all its rows."""
-    return read_named(name, results)
-
-
-@cache
 def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
     """Return the comparisons of one study and outcome, by arm and baseline.
 
     The declared pairs are one family of Holm's correction; all others of the study's report and of
     docs/papers.md are another one.
     """
-    study = study_named(name, results)
+    study = read_named(name, results)
     rows = chain(*declared_rows().values())
     wanted = [row["compare"] for row in rows if "compare" in row]
     here = [
@@ -285,7 +279,7 @@ def of_record(evidence: Declared, results: Path) -> Measured:
 
 def of_spectrum(evidence: Declared, results: Path) -> Measured:
     """Return the difference of two arms in the mean of the singular values over the largest one."""
-    study = study_named(evidence["study"], results)
+    study = read_named(evidence["study"], results)
     arm, baseline = (mean_decay(study, name) for name in arms_of(evidence))
     shared = sorted(set(arm) & set(baseline))
     return of_differences([arm[seed] - baseline[seed] for seed in shared], evidence, "+.4f")

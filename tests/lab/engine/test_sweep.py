@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import types
+from functools import cache
 
 import pytest
 
@@ -86,10 +87,16 @@ def each_flag_once(monkeypatch):
     monkeypatch.setattr(compose, "check_training", check_once)
 
 
+@cache
+def names_of(study):
+    """The names of the runs of a study, composed once for the tests on every study."""
+    return grid(study)[0]
+
+
 @pytest.mark.usefixtures("each_flag_once")
 @pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
 def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study):
-    names, _ = grid(study)
+    names = names_of(study)
     assert len(set(names)) == len(names)
     seeds = [int(name.rpartition("seed")[2]) for name in names]
     arms: dict[str, list[int]] = {}
@@ -107,7 +114,7 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
     text = (STUDIES / f"{study}.yaml").read_text()
     assert re.findall(r"norm-plugin sweep (\w+)", text) in ([study], [])  # []: it has a script
     numbers = re.findall(r"(\d+) runs", text)
-    assert numbers in ([], [str(len(grid(study)[0]))])
+    assert numbers in ([], [str(len(names_of(study)))])
 
 
 @pytest.mark.parametrize(

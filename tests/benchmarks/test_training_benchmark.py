@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from argparse import Namespace
 from pathlib import Path
 
@@ -66,13 +65,7 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
         assert set(alternate(*args)) == {"stock", "norm"}
         return {"stock": [200.0, 300.0], "norm": [100.0, 100.0]}
 
-    def context(method):
-        """A process that is forked off this one, which spares it the imports."""
-        assert method == "spawn"
-        return multiprocessing.get_context("fork")
-
     monkeypatch.setattr(training, "alternate", timed)
-    monkeypatch.setattr(training, "get_context", context)
     output = tmp_path / "training.csv"
     argv = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
     argv += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]

@@ -50,6 +50,7 @@ CORPORA = {
     "warmup_confirmed": "Multi30k, new seeds",
     "stat_tokens": "characters, large batches",
     "depth": "characters",
+    "no_layer_scale": "characters, nanoGPT's start",
 }
 
 
@@ -116,6 +117,14 @@ FINDINGS = {
         *effects(["multi30k_cpu"], *POWERNORM_PARTS),
         Effect("multi30k_cpu", "powernorm-released", "powernorm"),
     ],
+    "pre-scaling": effects(
+        ["no_layer_scale"],
+        *(
+            (f"powernorm-layer-scale-groups-{groups}{rate}", f"powernorm{rate}")
+            for groups in (0, 4)
+            for rate in ("", "-lr-0.004", "-lr-0.016", "-lr-0.064")
+        ),
+    ),
     "small-batches": effects(
         ["stat_tokens"],
         ("batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),

@@ -96,3 +96,13 @@ def test_the_largest_attempt_at_the_same_training_counts(tmp_path):
     stamps.begin("train", "another", ())
     stamps.measured("train", 5)
     assert (tmp_path / "train.memory").read_text() == "5\n"
+
+
+def test_a_stage_with_other_settings_starts_without_a_peak_and_without_later_stages(tmp_path):
+    stamps = Stamps(tmp_path)
+    for key, kept in (("a", None), ("a", "5"), ("b", None)):  # the second attempt resumes
+        stamps.begin("train", key, ["score"])
+        assert stamps.read("train.memory") == kept
+        assert stamps.read("score") is None
+        stamps.measured("train", 5)
+        stamps.write("score", "a")

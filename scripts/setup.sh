@@ -14,8 +14,8 @@ usage() {
 Usage: scripts/setup.sh [--tests]
 
 Creates the virtual environment .venv in the root of the checkout, with the versions in
-requirements.lock and the project itself (editable). What only the tests need comes with --tests.
-If nothing has changed, prints nothing and returns at once. An interrupted setup is finished by the
+requirements.lock and the project itself (editable); --tests adds what only the tests need. If
+nothing has changed, prints nothing and returns at once. An interrupted setup is finished by the
 next one; a second one waits for the first.
 
 Needs Python 3.11 to 3.13 with its venv module and headers, a C++ compiler, and a package index.
@@ -48,23 +48,10 @@ up_to_date() {
   [[ -r $stamp ]] && now=$(digest) && [[ "$(<"$stamp") " == "$now ${tests:+tests }"* ]]
 }
 
-# Prints what a Python lacks: fairseq-fixed needs 3.11, and hydra 1.3 does not start on 3.14.
-readonly LACKS='
-import os, sys, sysconfig
-if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-    sys.exit(print("is Python %d.%d, not 3.11 to 3.13" % sys.version_info[:2]))
-try:
-    import ensurepip, venv
-except ImportError:
-    print("has no venv module: on Debian and Ubuntu, apt install python3-venv")
-if not os.path.isfile(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-    print("has no header files: on Debian and Ubuntu, apt install python3-dev")
-'
-
 choose_python() {  # choose_python CANDIDATE...: leaves the first that lacks nothing in $python
   local lacks seen=
   for python in "$@"; do
-    lacks=$("$python" -c "$LACKS" 2>/dev/null </dev/null) || lacks="does not run"
+    lacks=$("$python" "$root/scripts/check_python.py" 2>/dev/null </dev/null) || lacks="does not run"
     [[ -n $lacks ]] || return 0
     seen+="${seen:+; }$python ${lacks//$'\n'/, and it }"
   done

@@ -12,8 +12,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 CSRC = "norm_plugin/kernels/cpu/csrc/rows.inc"  # one of the sources of the C++ kernels
 COPIED = (
-    *("scripts/setup.sh", "requirements.lock", "requirements-cpu.lock"),
-    *("setup.py", "pyproject.toml", CSRC),
+    *("scripts/setup.sh", "scripts/check_python.py", "setup.py", "pyproject.toml", CSRC),
+    *("requirements.lock", "requirements-cpu.lock"),
 )
 TOOLS = (
     *("bash", "cat", "cp", "dirname", "flock", "grep", "ls", "mkdir", "mv", "realpath", "rm"),
@@ -25,10 +25,10 @@ TOOLS = (
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
   -V) echo "Python {version}" ;;
-  *sysconfig*)
+  */check_python.py)
     exec {python} -S -c "import sys, sysconfig; sys.version_info = ({commas})
 ${{FAKE_SELF:-}}
-$2" ;;
+exec(open('$1').read())" ;;
   *"triton"*) [[ -n ${{FAKE_CPU_TORCH:-}} ]] ;;
   "-c import pip") exit 0 ;;
   *fairseq.libnat*) grep -q -e "${{FAKE_LOADS_AFTER:-pip}}" "$FAKE_CALLS" ;;

@@ -14,6 +14,8 @@ from norm_plugin.io.command_line import CommandError
 
 # Names of a flag and of an override. If a run has both, the flag wins, because it comes last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
+ARM_COLUMNS = ["norm", "placement", "differs"]
+"""The columns of the runs that name an arm. The others are hundreds, and slow to convert."""
 
 
 class ArmParts(NamedTuple):
@@ -50,7 +52,7 @@ def arm_names(
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm.
     """
-    arms = {(run["norm"], run["placement"]): run for run in runs.to_dict("records")}
+    arms = {(run["norm"], run["placement"]): run for run in runs[ARM_COLUMNS].to_dict("records")}
     common = common_settings(run["differs"] for run in arms.values())
     short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):

@@ -23,12 +23,14 @@ NOT_SETTINGS = ("seed", KERNELS_FOUND)
 
 def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     """Raise CommandError if two runs differ in one of ``columns``."""
-    values = runs[[name for name in columns if name in runs]].map(_comparable)
-    differs = (values != values.iloc[0]).any(axis="columns")
-    if not differs.any():
+    names = [name for name in columns if name in runs]
+    # one tuple per run; pandas would take far longer for so few rows
+    values = list(zip(*(map(_comparable, runs[name]) for name in names)))
+    place = next((place for place, of_run in enumerate(values) if of_run != values[0]), None)
+    if place is None:
         return
-    first, other = runs.iloc[0], runs.loc[differs.idxmax()]
-    changed = [name for name in values if values[name].iloc[0] != values.loc[other.name, name]]
+    first, other = runs.iloc[0], runs.iloc[place]
+    changed = [name for name, a, b in zip(names, values[0], values[place]) if a != b]
     sides = (", ".join(f"{name} {run[name]}" for name in changed) for run in (first, other))
     raise CommandError(
         f"{_names(first, other)} differ in {what} ({'; '.join(sides)}); run them with the same "

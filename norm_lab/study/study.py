@@ -20,7 +20,14 @@ from norm_lab.metrics import Metric, find_metric
 from norm_lab.metrics.flags import Differences
 from norm_lab.results.provenance import short_commit
 from norm_lab.results.table import Results
-from norm_lab.study.arms import PLACEMENT_KEYS, arm_name, arm_names, label_without, parts_of_arm
+from norm_lab.study.arms import (
+    ARM_COLUMNS,
+    PLACEMENT_KEYS,
+    arm_name,
+    arm_names,
+    label_without,
+    parts_of_arm,
+)
 from norm_lab.study.comparable import (
     TRAINING,
     check_alike,
@@ -100,7 +107,7 @@ class Study:
         place = table["arm"].map(self.placements).map(order.index)
         return table.loc[place.sort_values(kind="stable").index]
 
-    @property
+    @cached_property
     def pairs(self) -> list[tuple[str, str]]:
         """Return each arm with its baseline, the first of these that was run and is another arm.
 
@@ -113,7 +120,7 @@ class Study:
         Pairs of equal models occur once.
         """
         same = self.same
-        runs = self.runs.drop_duplicates("arm").to_dict("records")
+        runs = self.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
         parts = {run["arm"]: parts_of_arm(run, self.vary) for run in runs}
         by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
         main = parts[self.baseline]
@@ -138,7 +145,7 @@ class Study:
         """The comparisons of every arm with its baseline, and those that the study declares."""
         return Comparisons(self.runs, self.pairs, self.primary)
 
-    @property
+    @cached_property
     def same(self) -> dict[str, str]:
         """Arms that are equal to an earlier arm, with that arm: models without norms."""
         sites = self.runs[[name for name in self.runs if name.startswith("sites.")]]
@@ -150,7 +157,7 @@ class Study:
         runs = runs.sort_values("placement", key=lambda column: column != main, kind="stable")
         first: dict[str, str] = {}
         same = {}
-        for run in runs.drop_duplicates("arm").to_dict("records"):
+        for run in runs.drop_duplicates("arm")[["arm", "placement"]].to_dict("records"):
             name = run["arm"].removesuffix(f", {run['placement']}")
             if first.setdefault(name, run["arm"]) != run["arm"]:
                 same[run["arm"]] = first[name]
@@ -252,7 +259,7 @@ def read_study(
 def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
     """Raise CommandError if the runs are not those of a study file, which then does not apply."""
     name, seeds = Path(file.experiment).stem, file.seeds
-    for run in runs.to_dict("records"):
+    for run in runs[["experiment", "seed", "folder"]].to_dict("records"):
         if run["experiment"] != name and not run["experiment"].startswith(f"{name}_"):
             raise CommandError(
                 f"{run['folder']} has runs of {run['experiment']}, but {file.path} is a study of "
@@ -272,7 +279,7 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
-        for run in of_arm.to_dict("records"):
+        for run in of_arm[["norm", "differs"]].to_dict("records"):
             shared = label_without(run, study.common)
             short = label_without(run, (*study.common, *file.tuned))
             for name in (arm, run["norm"], shared, short):
@@ -308,7 +315,7 @@ def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[st
 
 def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
     """Return one run of each arm that ``baseline`` may mean; names omit ``common``."""
-    arms = runs.drop_duplicates("arm").to_dict("records")
+    arms = runs.drop_duplicates("arm")[["arm", "id", *ARM_COLUMNS]].to_dict("records")
     short = {run["arm"]: label_without(run, common) for run in arms}
     return (
         [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]

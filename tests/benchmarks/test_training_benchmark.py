@@ -66,9 +66,10 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
         return {"stock": [200.0, 300.0], "norm": [100.0, 100.0]}
 
     monkeypatch.setattr(training, "alternate", timed)
+    monkeypatch.setattr(training, "peak_of", lambda setup, *_: 80.0 if setup == STOCK else 100.0)
     output = tmp_path / "training.csv"
     argv = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
-    argv += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
+    argv += ["--norms", "adanorm", "--output", str(output)]
     assert training.main(argv) == 0
     assert capsys.readouterr().out.startswith("recipe iwslt14_de_en  norm adanorm  ")
     (line,) = [
@@ -79,6 +80,14 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
     (written,) = read_rows(output, SAME_TRAINING, columns).to_dict("records")
     # ratios of updates/s: of two updates on one batch, that of the shorter time is above 1
     assert (written["updates_per_s"], written["ratio_p50"]) == (10, 2.5)
-    assert line.split("|")[-2].strip() == f"{written['peak_ratio']:.2f}"
-    # peak_ratio is to stock's peak, of which the row does not hold the figure
-    assert written["peak_mib"] > 0
+    assert (written["peak_mib"], written["peak_ratio"]) == (100, 1.25)
+    assert line.split("|")[-2].strip() == "1.25"
+
+
+def test_the_peak_is_measured_in_a_process_of_its_own(toy, monkeypatch):
+    args = arguments(toy, quick=True, threads=1, memory_updates=1)
+    monkeypatch.setattr(training, "Run", None)  # not used in this process
+    peak = training.peak_of(Setup("adanorm"), "auto", args)
+    assert peak is not None and 1 < peak < 1000  # MiB
+    args.memory_updates = 0
+    assert training.peak_of(Setup("adanorm"), "auto", args) is None

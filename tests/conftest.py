@@ -8,12 +8,15 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 gc.disable()  # of the imports and the collection, most of whose objects stay: a third of their time
 
@@ -39,6 +42,10 @@ if not torch.cuda.is_available():
 # copies again what it takes from them.
 ConfigStore.__deepcopy__ = lambda self, memo: self
 yaml.SafeLoader = yaml.CSafeLoader  # the parser in C, by which omegaconf reads files
+# fairseq passes hydra some 250 overrides for each training, nearly always the same ones, and
+# parsing them is a third of a composition.
+parse_rule = lru_cache(maxsize=None)(partial(OverridesParser.parse_rule, OverridesParser.create()))
+OverridesParser.parse_rule = lambda self, text, rule: copy(parse_rule(text, rule))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

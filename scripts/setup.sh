@@ -82,10 +82,12 @@ make_venv() {  # unless there is a complete one, made for this very place
 
 install_all() {
   local -a pip=("$venv/bin/python" -m pip install --disable-pip-version-check --no-input
-    --progress-bar off --no-build-isolation --no-compile)  # Python compiles what it imports
-  local -a fairseq=("${pip[@]}" --no-deps -c "$lock" fairseq-fixed) rest=(-e "$root")
+    --progress-bar off --no-build-isolation)
+  local -a fairseq rest=(-e "$root")
   local build loads='import torch, fairseq.libnat, fairseq.libbleu, fairseq.data.data_utils_fast'
   local end='/^# For tests only/'
+  # Python compiles what it imports, where it may store it
+  [[ ${PYTHONDONTWRITEBYTECODE:-} ]] || pip+=(--no-compile)
   export MAX_JOBS=${MAX_JOBS:-2}  # a compiler over torch's headers takes up to 2 GiB
   export CPPFLAGS="${CPPFLAGS:-} -g0"  # Python's own -g doubles the time of fairseq's build
   unset CUDA_HOME  # with it, fairseq builds CUDA code, which needs an nvcc of torch's own version
@@ -93,6 +95,7 @@ install_all() {
     "${pip[@]}" -c "$lock" torch numpy cython setuptools wheel ninja
 
   say "building fairseq (one to three minutes the first time)"
+  fairseq=("${pip[@]}" --no-deps -c "$lock" fairseq-fixed)
   "${fairseq[@]}" &>"$venv/setup-fairseq.log" </dev/null &
   build=$!
   trap 'kill "$build" 2>/dev/null' EXIT

@@ -52,6 +52,7 @@ def spectrum_of_it(monkeypatch, made) -> None:
 generate = by_fairseq(
     fairseq_cli.generate,
     *("--task", "translation", "--gen-subset", "train", "--beam", 1, "--max-len-b", 3),
+    *("--num-workers", 0),  # one would be waited for when it is collected
 )
 
 

@@ -124,19 +124,22 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
 ALLOWED = ("--norm-allow-mismatch", "on")
 
 
-@pytest.mark.parametrize("name", NORM_TYPES)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "--restore-file") for name in NORM_TYPES),
+        ("layernorm", FINETUNE),
+        ("dyt", FINETUNE),
+    ],
+)
 def test_a_stock_model_continues_with_any_norm(
-    name, checkpoint, toy, tmp_path, monkeypatch, caplog
+    name, how, checkpoint, toy, tmp_path, monkeypatch, caplog
 ):
     """All else is loaded, and so are gain and offset where both norms have them; and back again."""
     path = checkpoint(*STOCK_PRE, arch="transformer")
-    flags = (*everywhere(name), *ALLOWED)
-    for how in ("--restore-file", FINETUNE):
-        folder = tmp_path / how
-        trainer = train_here(
-            monkeypatch, toy, folder, *ONE[2:], "--max-update", 2, *flags, how, path
-        )
-        assert trainer.get_num_updates() == 2
+    flags = (*everywhere(name), *ALLOWED, how, path)
+    trainer = train_here(monkeypatch, toy, tmp_path / "on", *ONE[2:], "--max-update", 2, *flags)
+    assert trainer.get_num_updates() == 2
     assert name == "layernorm" or "keep initial values: " in caplog.text
     trainer.load_checkpoint(str(path), reset_optimizer=True)
     own, stored = trainer.get_model().state_dict(), torch.load(path, weights_only=True)["model"]
@@ -148,7 +151,7 @@ def test_a_stock_model_continues_with_any_norm(
         weight = own.get(f"{path_of_norm}.weight")
         before = stored[f"{path_of_norm}.weight"]
         assert weight is None or weight.shape != before.shape or torch.equal(weight, before)
-    back = (*TWO, *LAYERNORM, *ALLOWED, FINETUNE, folder / "checkpoint_last.pt")
+    back = (*TWO, *LAYERNORM, *ALLOWED, FINETUNE, tmp_path / "on" / "checkpoint_last.pt")
     assert train_here(monkeypatch, toy, tmp_path / "back", *back).get_num_updates() == 2
 
 

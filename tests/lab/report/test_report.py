@@ -24,6 +24,7 @@ from made_up_results import (
     write_failure,
 )
 from norm_lab.metrics import find_metric
+from norm_lab.report.figure import Figure
 from norm_lab.report.page import main
 from norm_lab.report.tables import least_loss, reached_table
 from norm_lab.report.text import formatted, p_text
@@ -125,6 +126,12 @@ def written(tmp_path_factory):
     return tmp_path / "out", read_study(folders)
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave figures blank, since drawing them takes most of the time of a report."""
+    monkeypatch.setattr(Figure, "_render", lambda *args, **options: b'<svg width="1" height="1"/>')
+
+
 def test_the_page_is_whole_and_needs_nothing_else_and_fits_a_phone(written):
     out, _ = written
     text = (out / "index.html").read_text()
@@ -177,7 +184,7 @@ def test_the_numbers_of_all_comparisons_are_a_table(written):
     assert [float(value) for value in far["by_seed"].split()] == pytest.approx([3.0, 3.1, 3.2])
 
 
-def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
+def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
     folders = study_of_three(tmp_path)
     study = tmp_path / "mine.yaml"
     study.write_text(
@@ -220,7 +227,7 @@ def test_arms_have_the_labels_of_the_study_file(tmp_path):
     assert "| not alike |" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
+def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path, undrawn):
     """The variance of the mean over random splits does not fall below a share of theirs."""
     splits = {"data__settings": {"split_seed": 1}, "scores__tokenized__sentences": 1000}
     runs = [
@@ -291,7 +298,7 @@ def test_a_figure_without_data_is_refused(tmp_path):
         main([str(folder), "--out", str(tmp_path / "out"), "--figure", "outliers"])
 
 
-def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
+def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     folders = folder_of(tmp_path, made_up())
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
     text = (tmp_path / "out" / "report.md").read_text()
@@ -312,7 +319,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
     ],
 )
 def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
-    tmp_path, speeds, spread, note
+    tmp_path, undrawn, speeds, spread, note
 ):
     runs = [
         made_up(seed=seed, training__updates_per_second=speed)

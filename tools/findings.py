@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_lab.config.studies import (
+    EQUIVALENCE,
+    MINUS,
+    SCORE,
+    read_study_file,
+    study_path,
+    terms,
+)
 from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import table_markdown, tables_of
@@ -57,6 +64,7 @@ CORPORA = {
 class Effect(NamedTuple):
     """A comparison, ``arm`` minus ``baseline``; pre-norm if they name no placement.
 
+    Each may be the difference of two arms, as in a study file.
     One that is ``off_scale`` would flatten the figure, so it is only in the table.
     """
 
@@ -70,7 +78,8 @@ class Effect(NamedTuple):
     def pair(self) -> tuple[str, str]:
         """The names of arm and baseline in the study, with their placement."""
         arm, baseline = (
-            name if ", " in name else f"{name}, pre" for name in (self.arm, self.baseline)
+            MINUS.join(name if ", " in name else f"{name}, pre" for name in terms(side))
+            for side in (self.arm, self.baseline)
         )
         return arm, baseline
 
@@ -282,11 +291,19 @@ def measured(results: Path) -> pd.DataFrame:
             )
             of_pair = {(row["arm"], row["baseline"]): row for row in tests.to_dict("records")}
             for each in here:
-                arm, baseline = (labels.get(arm, "") for arm in each.pair)
+                arm, baseline = (_label_of(side, labels) for side in each.pair)
                 shown = {"arm_label": arm, "baseline_label": baseline}
                 rows[each] = of_pair[each.pair] | each._asdict() | shown
     names = [name for name, group in FINDINGS.items() for _ in group]
     return pd.DataFrame([rows[each] for each in found], index=names)
+
+
+def _label_of(side: str, labels: Mapping[str, str]) -> str:
+    """Return the label of an arm, or of a difference of two; empty if an arm has none."""
+    shown = [labels.get(arm, "") for arm in terms(side)]
+    if not all(shown):
+        return ""
+    return shown[0] if len(shown) == 1 else f"({MINUS.join(shown)})"
 
 
 def finding_figure(name: str, results: Path) -> Figure:

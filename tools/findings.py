@@ -58,7 +58,13 @@ CORPORA = {
     "stat_tokens": "characters, large batches",
     "depth": "characters",
     "no_layer_scale": "characters, nanoGPT's start",
+    "derivatives_depth": "characters",
 }
+
+
+def with_placement(side: str) -> str:
+    """Return the full name of an arm, or of a difference of two; pre-norm if it names none."""
+    return MINUS.join(name if ", " in name else f"{name}, pre" for name in terms(side))
 
 
 class Effect(NamedTuple):
@@ -77,11 +83,7 @@ class Effect(NamedTuple):
     @property
     def pair(self) -> tuple[str, str]:
         """The names of arm and baseline in the study, with their placement."""
-        arm, baseline = (
-            MINUS.join(name if ", " in name else f"{name}, pre" for name in terms(side))
-            for side in (self.arm, self.baseline)
-        )
-        return arm, baseline
+        return with_placement(self.arm), with_placement(self.baseline)
 
 
 def effects(
@@ -107,6 +109,8 @@ POWERNORM_PARTS = (
     ("powernorm", "powernorm-v"),
 )
 """Arms with and without a part of PowerNorm: pre-scaling, divisor, running statistics."""
+DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-simple"))
+"""Norms without the derivative of the deviation against that of the mean, and without both."""
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
@@ -181,6 +185,21 @@ FINDINGS = {
         ("layernorm-simple", "detachnorm"),
         ("detachnorm-mean", "detachnorm-std"),
         outcomes=BOTH,
+    ),
+    "derivatives-by-depth": effects(
+        ["derivatives_depth"],
+        *(
+            (
+                f"{norm}-decoder-layers-24 minus {other}-decoder-layers-24",
+                f"{norm}-decoder-layers-6 minus {other}-decoder-layers-6",
+            )
+            for norm, other in DERIVATIVES
+        ),
+        *(
+            (f"{norm}-decoder-layers-{layers}", f"{other}-decoder-layers-{layers}")
+            for norm, other in DERIVATIVES
+            for layers in (24, 6)
+        ),
     ),
     "little-data": [
         *effects(["sst5_confirmed"], ("dyt", "layernorm"), outcomes=BOTH),
@@ -299,11 +318,17 @@ def measured(results: Path) -> pd.DataFrame:
 
 
 def _label_of(side: str, labels: Mapping[str, str]) -> str:
-    """Return the label of an arm, or of a difference of two; empty if an arm has none."""
+    """Return the label of an arm, or of a difference of two; empty if an arm has none.
+
+    What two arms share is named once: ``(A minus B, 6 layers)``.
+    """
     shown = [labels.get(arm, "") for arm in terms(side)]
     if not all(shown):
         return ""
-    return shown[0] if len(shown) == 1 else f"({MINUS.join(shown)})"
+    parts, _, ends = zip(*(each.rpartition(", ") for each in shown))
+    if len(shown) == 1 or len(set(ends)) > 1:
+        return MINUS.join(shown)
+    return f"({MINUS.join(parts)}, {ends[0]})"
 
 
 def finding_figure(name: str, results: Path) -> Figure:
@@ -354,13 +379,18 @@ def _difference(row: Mapping[str, Any]) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    """Return the two lines beside a row of a figure; what both arms share is on the second."""
+    """Return the two lines beside a row of a figure; what both arms share is on the second.
+
+    If they are one difference in two settings, the settings are on the second line.
+    """
     arm, baseline = (row[f"{side}_label"] or row[side] for side in ("arm", "baseline"))
-    corpus, (shorter, comma, shared) = row["corpus"], arm.rpartition(", ")
-    if comma and row["arm_label"] and baseline.endswith(f", {shared}"):
-        arm, baseline = shorter, baseline.removesuffix(f", {shared}")
-        corpus += f", {shared}"
-    return f"{arm} minus {baseline}\n{corpus}, n = {len(row['by_seed'])}"
+    first, second = f"{arm} minus {baseline}", row["corpus"]
+    (ours, comma, end), (theirs, _, other_end) = arm.rpartition(", "), baseline.rpartition(", ")
+    if comma and row["arm_label"] and end == other_end:
+        first, second = f"{ours} minus {theirs}", f"{second}, {end}"
+    elif len(terms(ours)) > 1 and ours == theirs:
+        first, second = ours.strip("("), f"{second}, {end.strip(')')} minus {other_end.strip(')')}"
+    return f"{first}\n{second}, n = {len(row['by_seed'])}"
 
 
 def figure_text(name: str, results: Path) -> str:

@@ -33,7 +33,7 @@ import yaml
 
 from example_runs import RESULTS as EXAMPLES
 from example_runs import SCORES, TEST_TO_TRAIN, read_runs
-from findings import declared_tests, read_named
+from findings import declared_tests, read_named, with_placement
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import statistics_of
 from norm_lab.report.text import formatted, markdown
@@ -153,11 +153,8 @@ def of_comparison(evidence: Declared, results: Path) -> Measured:
 
 
 def arms_of(evidence: Declared) -> tuple[str, str]:
-    """Return arm and baseline with their placement; the default is pre-norm."""
-    arm, baseline = (
-        name if ", " in name else f"{name}, pre" for name in (evidence["arm"], evidence["baseline"])
-    )
-    return arm, baseline
+    """Return arm and baseline with their placement."""
+    return with_placement(evidence["arm"]), with_placement(evidence["baseline"])
 
 
 @cache

@@ -89,6 +89,15 @@ def test_norm_venv_counts_from_the_root_of_the_checkout(machine: FakeMachine) ->
     assert machine.take_calls()[0] == f"venv {machine.root}/env/norms"
 
 
+@pytest.mark.parametrize("forbidden", ["", "1"])
+def test_pip_compiles_where_python_may_not_store_what_it_compiles(
+    machine: FakeMachine, forbidden: str
+) -> None:
+    assert machine.run(PYTHONDONTWRITEBYTECODE=forbidden).returncode == 0
+    pips = [call for call in machine.take_calls() if call.startswith("pip")]
+    assert [" --no-compile " in call for call in pips] == [not forbidden] * 3
+
+
 # --- which Python
 
 

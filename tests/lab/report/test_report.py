@@ -319,7 +319,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     ],
 )
 def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
-    tmp_path, undrawn, speeds, spread, note
+    tmp_path, speeds, spread, note
 ):
     runs = [
         made_up(seed=seed, training__updates_per_second=speed)

@@ -284,8 +284,9 @@ def measured(results: Path) -> pd.DataFrame:
     for name in dict.fromkeys(each.study for each in found):
         study = read_named(name, results)
         labels = arm_labels(name, results)
-        for outcome in BOTH:
-            here = [each for each in found if (each.study, each.outcome) == (name, outcome)]
+        of_study = [each for each in found if each.study == name]
+        for outcome in dict.fromkeys(each.outcome for each in of_study):
+            here = [each for each in of_study if each.outcome == outcome]
             tests = declared_tests(study, outcome)
             declared = set(zip(tests["arm"], tests["baseline"]))
             others = [

@@ -135,6 +135,10 @@ install() {  # install what the Python $1 lacks, except its torch, in an environ
     done <<<"$pins")
   fi
   "$1" -m venv --system-site-packages "$out/venv" || return
+  # if $1 is itself of an environment, that option shows the packages of the system instead of its own
+  local site='import sysconfig; print(sysconfig.get_path("purelib"))'
+  printf 'import site; site.addsitedir("%s")\n' "$("$1" -c "$site")" \
+    >"$("$out/venv/bin/python" -c "$site")/of_torch.pth" || return
   # fairseq's build imports torch and numpy, so it is not isolated
   local pip=("$out/venv/bin/python" -m pip install --no-input --no-deps --no-build-isolation "${source[@]}")
   tools=$(grep -E '^(numpy|cython|setuptools|wheel|ninja)(=|$)' <<<"$pins") || true
@@ -174,7 +178,7 @@ if [[ ! $built || $(find "$kernels/csrc" -newer "$built") ]]; then
 fi
 
 tests=("$python" -m pytest -q -p no:cacheprovider)
-some=()
+some=(-n auto --maxprocesses 8)
 if [[ $quick ]]; then some=(-k 'powernorm and not triton'); fi
 part tests $((30 * MINUTE)) "${tests[@]}" -m 'device and not two_gpus' "${some[@]}" tests/kernels tests/models
 if [[ $device == cpu ]]; then

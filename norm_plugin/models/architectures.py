@@ -14,6 +14,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+from fairseq import utils
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_INV_REGISTRY,
@@ -149,8 +151,18 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
+    allow_bf16_on_gpu(args)
     # here, so that a wrong flag stops the command before it creates anything
     settle(args, cls.sides, complete=True)
+
+
+def allow_bf16_on_gpu(args: Any) -> None:
+    """Let ``fairseq-train --bf16`` train on a GPU, which fairseq takes for ``--tpu --bf16``.
+
+    Without torch_xla, it fails there. ``common.bf16=true`` of ``fairseq-hydra-train`` works anyway.
+    """
+    if getattr(args, "bf16", False) and utils.xm is None and torch.cuda.is_available():
+        args.tpu = False
 
 
 register(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from fairseq import models, options
+import torch
+from fairseq import models, options, utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from omegaconf import OmegaConf, open_dict
@@ -294,3 +295,14 @@ def test_a_model_that_no_command_line_configures_has_the_default_warmup(task):
 
 def test_a_model_has_its_settings_where_fairseqs_has_them(build):
     assert build("--norm-type", "rmsnorm").args.norm_type == "rmsnorm"
+
+
+@pytest.mark.parametrize(("gpu", "xla"), [(True, False), (True, True), (False, False)])
+def test_bf16_trains_on_a_gpu_unless_there_is_a_tpu(gpu, xla, monkeypatch):
+    """fairseq-train takes ``--bf16`` for ``--tpu --bf16``."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(utils, "xm", object() if xla else None)
+    parser = options.get_training_parser()
+    argv = ["data", "--arch", "norm_transformer_lm_char", "--task", "language_modeling", "--bf16"]
+    args = options.parse_args_and_arch(parser, argv)
+    assert args.bf16 and args.tpu == (not gpu or xla)

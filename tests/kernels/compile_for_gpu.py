@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from norm_plugin.kernels.triton import (
+    batch_statistics,
     columns,
     dropout,
     pointwise,
@@ -41,7 +42,7 @@ KERNELS = [
         columns.map_kernel,
         GROUPS,
         {"compute_rstd": (False, True)},
-        ["valid_ptr", "shift_ptr", "padding_value_ptr"],
+        ["valid_ptr", "shift_ptr", "padding_value_ptr", "partial_sums_ptr"],
     ),
     (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
     (columns.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
@@ -51,7 +52,18 @@ KERNELS = [
         {},
         ["valid_ptr", "shift_ptr", "constant_ptr", "partial_sums_ptr"],
     ),
+    (batch_statistics.moments_to_map_kernel, 0, {"center": (False, True)}, []),
+    (
+        batch_statistics.products_to_gradient_kernel,
+        0,
+        {},
+        ["pull_constant_ptr", "pull_u_coef_ptr"],
+    ),
+    (batch_statistics.running_average_kernel, 0, {}, []),
+    (batch_statistics.nu_kernel, 0, {}, ["step_ptr"]),
 ]
+# Their arguments are C numbers or sums of them
+PER_CHANNEL = "batch_statistics"
 
 
 def kind_of(name, dtype):
@@ -64,13 +76,13 @@ def kind_of(name, dtype):
         return "*fp32"
     if name in ("numbers", "quarter", "seed", "threshold"):
         return "i64"
-    return "i32" if name == "num_rows" else "fp32"
+    return "i32" if name in ("num_rows", "programs") else "fp32"
 
 
 def compiled(kernel, groups, flags, absent, dtype):
     """The text of the kernel's machine code, in PTX."""
     tiles = tiling(CHANNELS, groups)
-    blocks = {"BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n}
+    blocks = {"BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n, "BLOCK_P": 32}
     fixed = {**tiles._asdict(), **blocks, **flags, **dict.fromkeys(absent)}
     names = kernel.arg_names
     kinds = {name: "constexpr" if name in fixed else kind_of(name, dtype) for name in names}
@@ -97,7 +109,7 @@ def main():
             module = kernel.fn.__module__.rpartition(".")[2]
             variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
             wide = "wide" if ".v4.b32" in ptx else "narrow"
-            if "num_channels" not in kernel.arg_names:
+            if "num_channels" not in kernel.arg_names or module == PER_CHANNEL:
                 wide = "no rows"
             print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
 

@@ -110,21 +110,22 @@ class Running(ColumnPass):
         self.psi2, self.recursion = psi2, recursion
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        self.psi = to_statistics_dtype((self.psi2 + self.eps).sqrt(), x)
-        y, squares = self.map(x, weight / self.psi, bias, bias)
+        self.square = to_statistics_dtype(self.psi2 + self.eps, x)
+        self.psi = self.square.sqrt()
+        self.gain = weight / self.psi
+        y, squares = self.map(x, self.gain, bias, bias)
         self.psi2_batch = self.means(squares[0], len(x))
         self.norm.update_running(self.psi2_batch, self.count, self.ops.update_running_average)
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
-        dy_coef = weight / self.psi
-        u_coef = -self.recursion.scaled(self.psi) / self.psi.square()
+        u_coef = -self.recursion.scaled(self.psi) / self.square
         dx, (every, _, with_u) = self.ops.column_gradient(
-            dy, x, self.rstd, self.valid, None, dy_coef, None, u_coef, True
+            dy, x, self.rstd, self.valid, None, self.gain, None, u_coef, True
         )
         dweight = with_u / self.psi
         gamma, lambda_ = (
-            self.psi2_batch / self.psi.square(),
+            self.psi2_batch / self.square,
             self.means_with_known_count(weight * dweight),
         )
         self.recursion.update(gamma, lambda_, nu_update_of(self.ops))

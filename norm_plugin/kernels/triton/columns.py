@@ -20,6 +20,7 @@ from norm_plugin.kernels.triton.tiles import (
     num_tiles,
     program_cols,
     store_partial_sum,
+    store_per_channel,
     tile_rows,
     tiling,
 )
@@ -53,8 +54,8 @@ def moments_kernel(
     center: tl.constexpr,
 ) -> None:
     """Store sums (k = 3) over this program's rows in V: the mean, sum (u - mean)^2 and their
-    number, by the updates of Welford 1962; without centering sum u, sum u^2 and nothing. Store the
-    rstd."""
+    number, by the updates of Welford 1962; without centering sum u, sum u^2 and their number. Store
+    the rstd."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)  # the mean, or the sum
     squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -73,8 +74,8 @@ def moments_kernel(
             rstd = 1.0 / tl.sqrt(tl.sum(u * u, 1) / group_size + eps)
             tl.store(rstd_ptr + rows * tl.num_programs(1) + tl.program_id(1), rstd, mask=row_mask)
             u = tl.where(real, u * rstd[:, None], 0.0)
+        count += valid.to(tl.float32)
         if center:
-            count += valid.to(tl.float32)
             apart = tl.where(real, u - first, 0.0)
             first += apart / tl.maximum(count, 1.0)[:, None]
             squares += apart * (u - first)
@@ -82,18 +83,13 @@ def moments_kernel(
             first += u
             squares += u * u
     if center:
-        mean, around = merge_rows(first, squares, count)
-        offsets = tl.program_id(0) * 3 * num_channels + cols
-        tl.store(partial_sums_ptr + offsets, mean, mask=col_mask)
-        tl.store(partial_sums_ptr + offsets + num_channels, around, mask=col_mask)
-        tl.store(
-            partial_sums_ptr + offsets + 2 * num_channels,
-            mean * 0.0 + tl.sum(count, 0),
-            mask=col_mask,
-        )
+        first, squares = merge_rows(first, squares, count)
     else:
-        store_partial_sum(partial_sums_ptr, 0, 3, first, cols, col_mask, num_channels)
-        store_partial_sum(partial_sums_ptr, 1, 3, squares, cols, col_mask, num_channels)
+        first, squares = tl.sum(first, 0), tl.sum(squares, 0)
+    number = tl.zeros((BLOCK_N,), tl.float32) + tl.sum(count, 0)
+    store_per_channel(partial_sums_ptr, 0, 3, first, cols, col_mask, num_channels)
+    store_per_channel(partial_sums_ptr, 1, 3, squares, cols, col_mask, num_channels)
+    store_per_channel(partial_sums_ptr, 2, 3, number, cols, col_mask, num_channels)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -115,7 +111,7 @@ def map_kernel(
     BLOCK_M: tl.constexpr,
     compute_rstd: tl.constexpr,
 ) -> None:
-    """Store y, and sums (k = 2): sum u^2 over V, and over padding if it is mapped."""
+    """Store y and, if requested, sums (k = 2): sum u^2 over V, and over padding if it is mapped."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     gain = tl.load(gain_ptr + cols, mask=col_mask, other=0)[None, :]
     offset = tl.load(offset_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -124,8 +120,9 @@ def map_kernel(
     elsewhere = offset
     if padding_value_ptr is not None:
         elsewhere = tl.load(padding_value_ptr + cols, mask=col_mask, other=0)[None, :]
-    squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    at_padding = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if partial_sums_ptr is not None:
+        squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        at_padding = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
         rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
         valid = load_valid(valid_ptr, rows, row_mask)
@@ -150,11 +147,13 @@ def map_kernel(
             z = u - shift
         y = tl.where(mapped[:, None], z * gain + offset, elsewhere)
         tl.store(y_ptr + offsets, y, mask=row_mask[:, None] & col_mask[None, :])
-        squares += tl.where(valid[:, None], u * u, 0.0)
-        if padding_value_ptr is None:
-            at_padding += tl.where(valid[:, None], 0.0, u * u)
-    store_partial_sum(partial_sums_ptr, 0, 2, squares, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 1, 2, at_padding, cols, col_mask, num_channels)
+        if partial_sums_ptr is not None:
+            squares += tl.where(valid[:, None], u * u, 0.0)
+            if padding_value_ptr is None:
+                at_padding += tl.where(valid[:, None], 0.0, u * u)
+    if partial_sums_ptr is not None:
+        store_partial_sum(partial_sums_ptr, 0, 2, squares, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 1, 2, at_padding, cols, col_mask, num_channels)
 
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
@@ -175,20 +174,53 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
     return total_sum, (squares + deviation * (deviation * counts)).sum(0)
 
 
-def column_moments(
+def partial_moments(
     x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute :meth:`Ops.column_moments`."""
+) -> tuple[Tensor, Tensor | None]:
+    """Return the sums of ``moments_kernel`` of each program, (programs, 3, C), and the rstd."""
     check(x, valid=valid)
     tiles = tiling(x.size(1), groups)
     programs = num_programs(x, tiles)
     rstd, sums = empty_rstd(x, groups), empty_partial_sums(x, programs, 3)
     args = (as_bytes(valid), rstd, sums, float(eps))
     launch(moments_kernel, x, tiles, programs, *args, center=center)
+    return sums, rstd
+
+
+def column_moments(
+    x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute :meth:`Ops.column_moments`."""
+    sums, rstd = partial_moments(x, valid, groups, eps, center)
     if center:
         return (*merge_programs(sums), rstd)
     first, squares = add_partial_sums(sums[:, :2])
     return first, squares, rstd
+
+
+def mapped(
+    x: Tensor,
+    rstd: Tensor | None,
+    valid: Tensor | None,
+    groups: int,
+    eps: float,
+    shift: Tensor | None,
+    gain: Tensor,
+    offset: Tensor,
+    at_padding: Tensor | None,
+    sums: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return y, the rstd and, if requested, the sums of each program, (programs, 2, C)."""
+    check(x, valid=valid)
+    tiles = tiling(x.size(1), groups)
+    programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
+    compute_rstd = rstd is None
+    if rstd is None:
+        rstd = empty_rstd(x, groups)
+    y, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
+    args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, partial_sums, float(eps))
+    launch(map_kernel, x, tiles, programs, *args, compute_rstd=compute_rstd)
+    return y, rstd, partial_sums
 
 
 def column_map(
@@ -203,15 +235,8 @@ def column_map(
     at_padding: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Compute :meth:`Ops.column_map`."""
-    check(x, valid=valid)
-    tiles = tiling(x.size(1), groups)
-    programs = num_programs(x, tiles)
-    compute_rstd = rstd is None
-    if rstd is None:
-        rstd = empty_rstd(x, groups)
-    y, sums = torch.empty_like(x), empty_partial_sums(x, programs, 2)
-    args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, sums, float(eps))
-    launch(map_kernel, x, tiles, programs, *args, compute_rstd=compute_rstd)
+    y, rstd, sums = mapped(x, rstd, valid, groups, eps, shift, gain, offset, at_padding, True)
+    assert sums is not None
     return y, rstd, add_partial_sums(sums)
 
 
@@ -360,6 +385,18 @@ def _groups(rstd: Tensor | None) -> int:
     return 0 if rstd is None else rstd.size(1)
 
 
+def partial_products(
+    dy: Tensor, x: Tensor, rstd: Tensor | None, valid: Tensor | None, shift: Tensor | None
+) -> Tensor:
+    """Return the three sums of ``column_products`` of each program, (programs, 3, C)."""
+    check(x, dy, valid)
+    tiles = tiling(x.size(1), _groups(rstd))
+    programs = num_programs(x, tiles)
+    sums = empty_partial_sums(x, programs, 3)
+    launch(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
+    return sums
+
+
 def column_products(
     dy: Tensor,
     x: Tensor,
@@ -368,12 +405,7 @@ def column_products(
     shift: Tensor | None,
 ) -> Tensor:
     """Compute :meth:`Ops.column_products`."""
-    check(x, dy, valid)
-    tiles = tiling(x.size(1), _groups(rstd))
-    programs = num_programs(x, tiles)
-    sums = empty_partial_sums(x, programs, 3)
-    launch(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
-    return add_partial_sums(sums)
+    return add_partial_sums(partial_products(dy, x, rstd, valid, shift))
 
 
 def column_gradient(

@@ -9,10 +9,15 @@ from torch import Tensor
 
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
+from norm_plugin.kernels.triton.batch_statistics import (
+    batch_backward,
+    batch_forward,
+    update_nu,
+    update_running_average,
+)
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
-from norm_plugin.norms.base.means import update_running_average
 
-__all__ = ["takes", "update_running_average"]
+__all__ = ["batch_backward", "batch_forward", "takes", "update_nu", "update_running_average"]
 
 FAMILIES = (rows, columns, pointwise, dropout)
 

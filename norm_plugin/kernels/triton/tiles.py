@@ -182,6 +182,21 @@ def load_valid(valid_ptr: tl.tensor, rows: tl.tensor, row_mask: tl.tensor) -> An
 
 
 @triton.jit
+def store_per_channel(
+    partial_sums_ptr: tl.tensor,
+    kind: tl.constexpr,
+    kinds: tl.constexpr,
+    numbers: tl.tensor,
+    cols: tl.tensor,
+    col_mask: tl.tensor,
+    num_channels: tl.constexpr,
+) -> None:
+    """Store ``numbers``, (BLOCK_N,), for this program."""
+    offsets = (tl.program_id(0) * kinds + kind) * num_channels + cols
+    tl.store(partial_sums_ptr + offsets, numbers, mask=col_mask)
+
+
+@triton.jit
 def store_partial_sum(
     partial_sums_ptr: tl.tensor,
     kind: tl.constexpr,
@@ -192,5 +207,5 @@ def store_partial_sum(
     num_channels: tl.constexpr,
 ) -> None:
     """Store this program's partial sum over the rows of ``terms``, (BLOCK_M, BLOCK_N)."""
-    offsets = (tl.program_id(0) * kinds + kind) * num_channels + cols
-    tl.store(partial_sums_ptr + offsets, tl.sum(terms, 0), mask=col_mask)
+    numbers = tl.sum(terms, 0)
+    store_per_channel(partial_sums_ptr, kind, kinds, numbers, cols, col_mask, num_channels)

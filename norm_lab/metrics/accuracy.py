@@ -37,9 +37,12 @@ class Accuracy(Metric):
     title = "accuracy (%)"
     headline = "accuracy"
     columns = {"accuracy": "accuracy (%)"}
-    losses = ("loss", "calibrated_loss")
     of_interest = 0.3
     loss_unit = "bits per sentence"
+    losses = {
+        "loss": f"validation loss of the evaluated checkpoint, {loss_unit}",
+        "calibrated_loss": f"validation loss after temperature scaling, {loss_unit}",
+    }
     checkpoint = BEST
     stage = "predict"
     module = "norm_plugin predict"

@@ -30,7 +30,8 @@ class Metric(ABC):
         title: the name of the score in sentences and on axes, with its unit: ``BLEU``.
         headline: the kind of score that represents the run.
         columns: the kinds of scores that a table shows, the headline first, with their titles.
-        losses: kinds of scores that are losses in ``loss_unit``, and may be outcomes of a study.
+        losses: the kinds of scores that are losses in ``loss_unit`` and may be outcomes of a study,
+            with their titles.
         higher_is_better: whether a higher score is better; of a loss, a lower one is.
         digits: decimal places in tables.
         of_interest: the smallest difference that matters, about as large as papers report.
@@ -49,7 +50,7 @@ class Metric(ABC):
     title: ClassVar[str]
     headline: ClassVar[str]
     columns: ClassVar[Mapping[str, str]]
-    losses: ClassVar[Sequence[str]] = ()
+    losses: ClassVar[Mapping[str, str]] = {}
     higher_is_better: ClassVar[bool] = True
     digits: ClassVar[int] = 2
     of_interest: ClassVar[float]

@@ -12,6 +12,7 @@ from norm_lab.report.text import LEFT, distinct, formatted, markdown, outcome_ti
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
 from norm_lab.study.power import resolution
+from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study
 from norm_lab.study.translations import compare_translations, read_references
 from norm_lab.study.tuning import (
@@ -207,6 +208,13 @@ def test_note(comparisons: pd.DataFrame) -> str:
     for test in tested["test"].unique():
         words = TESTS[test.removeprefix(EQUIVALENCE_BY)]
         names.append(EQUIVALENCE_IN_WORDS + words if test.startswith(EQUIVALENCE_BY) else words)
+    differs = tested["verdict"].isin([Verdict.BETTER, Verdict.WORSE])
+    beyond = ""
+    if (tested["margin"].notna() & differs).any():
+        beyond = (
+            " Where equivalence was declared and the verdict is better or worse, p is that of the "
+            "difference, corrected by Bonferroni's method."
+        )
     kind = "exact"
     if not tested["exact"].all():
         kind = "with a fixed sample of the permutations if there are too many"
@@ -218,7 +226,7 @@ def test_note(comparisons: pd.DataFrame) -> str:
     return (
         f"p is from {' or '.join(names)}. p (permutation) is from the permutation test, {kind}. "
         f"p (Holm) is p corrected over its family, {' or '.join(parts)}. It decides the verdict at "
-        "the 5 % level. Intervals are not corrected."
+        f"the 5 % level.{beyond} Intervals are not corrected."
     )
 
 

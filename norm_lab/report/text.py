@@ -142,7 +142,7 @@ def outcome_title(outcome: str, metric: Metric) -> str:
         "valid_loss": f"least validation loss, {metric.loss_unit}",
         "train_loss": f"final training loss, {metric.loss_unit}",
     }
-    return titles.get(outcome, metric.columns.get(outcome, outcome))
+    return {**metric.columns, **metric.losses, **titles}.get(outcome, outcome)
 
 
 def escaped(text: str) -> str:

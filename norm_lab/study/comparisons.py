@@ -109,7 +109,8 @@ def compare_arms(
         :data:`COLUMNS`, NaN if undefined. ``n``, ``mean``, ``standard_deviation``, ``low`` and
         ``high`` describe the arm; ``difference`` and its 95 % interval are the arm minus the
         baseline. ``test`` is the test of ``p``; for a declared equivalence, that is two one-sided
-        tests within ``margin``, without a permutation test. ``family`` is primary or exploratory; a
+        tests within ``margin``, without a permutation test, unless the verdict is that the
+        difference is better or worse, which has its own p. ``family`` is primary or exploratory; a
         comparison that was declared after the runs (``declared``) is exploratory. ``seeds_paired``
         and ``seeds_unpaired`` are the seeds per arm needed to detect the smallest difference that
         the metric considers relevant, given the standard deviations of this pair; NaN for losses.
@@ -190,7 +191,7 @@ def _correct(rows: Sequence[dict[str, Any]]) -> None:
 
     A row with a test of equivalence has two null hypotheses, at most one of which is true. Holm's
     correction applies to the declared test of each row; the p of the other one is multiplied by the
-    number of rows.
+    number of rows. The row keeps the p of the test that decides its verdict.
     """
     tested = [row for row in rows if not math.isnan(row["p"])]
     equivalences = [not math.isnan(row["equivalence_p"]) for row in tested]
@@ -204,7 +205,10 @@ def _correct(rows: Sequence[dict[str, Any]]) -> None:
             higher_is_better=row["higher_is_better"],
             equivalence_p=p if is_equivalence else math.nan,
         )
-        row["p"] = row["equivalence_p"] if is_equivalence else row["p"]
+        if is_equivalence and row["verdict"] in (Verdict.BETTER, Verdict.WORSE):
+            row["p_holm"], row["test"] = difference_p, row["test"].removeprefix(EQUIVALENCE_BY)
+        elif is_equivalence:
+            row["p"] = row["equivalence_p"]
     for row in rows:
         if math.isnan(row["p"]):
             same = row["arm"] == row["baseline"]

@@ -67,8 +67,9 @@ def layers_table(path: Path) -> str:
             _of_providers(shares, ["fused"]).set_axis([COPY_SHARE], axis="columns"),
         ]
         caption.append(
-            f"GPU: the same at {_text(gpu_sizes)}. The last column is the share of the speed at "
-            "which the device copies memory."
+            f"GPU: the same at {_text(gpu_sizes)}, on the device, and what the host takes beyond a "
+            "millisecond. The last column is the share of the speed at which the device copies "
+            "memory."
         )
     table = _table(pd.concat(columns, axis="columns"), _named(cpu, gpu))
     return "\n".join([table, "", *caption, *_origins(cpu, gpu)])

@@ -58,6 +58,7 @@ CORPORA = {
     "stat_tokens": "characters, large batches",
     "depth": "characters",
     "no_layer_scale": "characters, nanoGPT's start",
+    "adanorm_scale": "SST5, seeds 31 to 50",
     "derivatives_depth": "characters",
 }
 
@@ -154,6 +155,20 @@ FINDINGS = {
         *effects(CLASSIFICATION, ("adanorm", "layernorm"), outcomes=BOTH),
         *effects(
             CLASSIFICATION, ("adanorm", "layernorm-kaiming"), ("layernorm-kaiming", "layernorm")
+        ),
+    ],
+    "adanorm-scale": [
+        *effects(
+            ["adanorm_scale"],
+            ("adanorm", "layernorm-kaiming"),
+            ("adanorm", "adanorm-k-0"),
+            ("adanorm-scale-1", "layernorm-kaiming"),
+            outcomes=("valid_loss",),
+        ),
+        *effects(
+            ["adanorm_scale"],
+            ("adanorm", "layernorm-kaiming"),
+            outcomes=("calibrated_loss", SCORE),
         ),
     ],
     "warmup": [

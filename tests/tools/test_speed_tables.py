@@ -113,7 +113,7 @@ def test_layers_of_both_devices_stand_side_by_side(table):
         ["`dyt`", "`eps=1`", "0.90 / not measured", "—", "—", "—", *["not measured"] * 4],
     ]
     assert cells(text, "none")[0][-4:] == ["not measured"] * 4
-    assert "GPU: the same at 4,096 x 512 / 8,192 x 512. The last" in text
+    assert "GPU: the same at 4,096 x 512 / 8,192 x 512, on the device, and" in text
     assert text.splitlines()[-2:] == [CPU_LINE, GPU_LINE]
 
 

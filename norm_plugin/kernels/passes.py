@@ -58,8 +58,9 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 class Ops(Protocol):
     """A backend. Every function allocates its results and changes no argument.
 
-    ``batch_forward``, ``batch_backward`` and ``update_nu`` are optional; see ``cpu/csrc/`` for
-    their arguments, and :class:`BatchNormBatch` and ``fused/power_norm.py`` for their use.
+    ``batch_forward``, ``batch_backward`` and ``update_nu`` are optional; for their arguments see
+    ``triton/batch_statistics.py``, and for their use ``fused/batch_norm.py`` and
+    ``fused/power_norm.py``.
     """
 
     def takes(self, x: Tensor) -> bool:

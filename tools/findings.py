@@ -59,6 +59,7 @@ CORPORA = {
     "depth": "characters",
     "no_layer_scale": "characters, nanoGPT's start",
     "adanorm_scale": "SST5, seeds 31 to 50",
+    "depth_uncensored": "characters, nanoGPT's start",
     "derivatives_depth": "characters",
 }
 
@@ -193,6 +194,15 @@ FINDINGS = {
         )
         for layers in (24, 12, 6)
         for placement in ("rezero", "deepnorm", "scaled-pre", "post")
+    ],
+    "depth-uncensored": [
+        Effect("depth_uncensored", f"layernorm, {placement}", f"{baseline}, pre")
+        for placement, baseline in (
+            ("rezero", "none"),
+            ("rezero-pre", "layernorm"),
+            ("scaled-pre", "layernorm"),
+            ("rezero", "layernorm"),
+        )
     ],
     "gain-and-bias": effects(CLASSIFICATION, ("layernorm-simple", "layernorm"), outcomes=BOTH),
     "derivatives": effects(

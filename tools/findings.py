@@ -61,6 +61,8 @@ CORPORA = {
     "adanorm_scale": "SST5, seeds 31 to 50",
     "depth_uncensored": "characters, nanoGPT's start",
     "derivatives_depth": "characters",
+    "tensorized_small": "characters, tensorized",
+    "characters_fair": "characters, nanoGPT's start, own rates",
 }
 
 
@@ -116,6 +118,7 @@ DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
+        *norms_of("characters_fair", "none", "rmsnorm", "powernorm"),
         *norms_of("characters_tuned_short", "none", "powernorm", "dyt"),
         *norms_of("characters_tuned_post", "rmsnorm", "powernorm", placement=", post"),
         Effect("characters_tuned_post", "dyt, post", "layernorm, post", off_scale=True),
@@ -139,6 +142,13 @@ FINDINGS = {
             for groups in (0, 4)
             for rate in ("", "-lr-0.004", "-lr-0.016", "-lr-0.064")
         ),
+    ),
+    "tensorized": effects(
+        ["tensorized_small"],
+        ("batchnorm", "layernorm"),
+        ("powernorm-v", "batchnorm"),
+        ("powernorm", "powernorm-v"),
+        ("powernorm", "layernorm"),
     ),
     "small-batches": effects(
         ["stat_tokens"],

@@ -21,7 +21,6 @@ from norm_lab.engine.composed import compose
 from norm_lab.engine.execution import execute
 from norm_lab.engine.process import DIE_WITH_PARENT
 from norm_lab.paths import PYTHON, ROOT
-from norm_plugin.io.command_line import CommandError
 
 
 @dataclass(frozen=True)
@@ -109,31 +108,28 @@ def run_job(job: Path, environment: Mapping[str, str]) -> int:
 
 
 def count_jobs(request: Request, composed: Composed) -> int:
-    """Return the number of parallel runs; CommandError if it exceeds the number of GPUs."""
+    """Return the number of parallel runs: ``--jobs``, or one per GPU, or one."""
     if request.launcher != LOCAL:
         return len(composed.runs)
-    gpus = gpus_of(composed)
-    jobs = request.jobs or max(len(gpus), 1)
-    if gpus and jobs > len(gpus):
-        raise CommandError(
-            f"--jobs is {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
-        )
-    return jobs
+    return request.jobs or max(len(gpus_of(composed)), 1)
 
 
 def gpus_of(composed: Composed) -> Sequence[str]:
-    """Return the GPUs to distribute, one per run; none if all runs are on the CPU."""
+    """Return the GPUs to distribute; none if all runs are on the CPU."""
     on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
     return composed.gpus if on_gpus else ()
 
 
 def run_here(request: Request, composed: Composed, numbers: Sequence[int], count: int) -> None:
-    """Execute some of the runs, ``count`` in parallel; a failure does not stop the others."""
+    """Execute some of the runs, ``count`` in parallel; a failure does not stop the others.
+
+    If there are fewer GPUs than parallel runs, several runs share one.
+    """
     threads = str(request.threads or max(len(os.sched_getaffinity(0)) // count, 1))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()
     gpus = gpus_of(composed)
     for number in range(count):
-        gpu = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
+        gpu = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}
         places.put({"OMP_NUM_THREADS": threads, **gpu})
 
     def run(job: Path) -> None:

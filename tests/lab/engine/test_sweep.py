@@ -10,6 +10,7 @@ import sys
 import time
 import types
 from functools import cache
+from threading import Barrier
 
 import pytest
 
@@ -252,11 +253,23 @@ def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path
     assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
 
 
-def test_gpus_are_handed_out_one_each(monkeypatch):
+def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
+    argv = ("iwslt14", "seed=1,2,3,4", "--work", str(tmp_path), "--jobs", "4")
+    resources(monkeypatch, 2, "toy")
+    made, asked, places, all_started = composed(*argv), request(*argv), [], Barrier(4)
+
+    def run_job(job, place):
+        all_started.wait(timeout=60)  # so that no place is used twice
+        places.append(place["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setattr("norm_lab.engine.jobs.run_job", run_job)
+    run_here(asked, made, range(4), count_jobs(asked, made))
+    assert sorted(places) == ["0", "0", "1", "1"]
+
+
+def test_one_job_per_gpu_is_the_default(monkeypatch):
     assert resources(monkeypatch, 4, "iwslt14") == (4, ("0", "1", "2", "3"))
     assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, ())  # its recipe is for the CPU
-    with pytest.raises(CommandError, match="--jobs is 5, but this machine has 4 GPUs"):
-        resources(monkeypatch, 4, "iwslt14", "--jobs", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
     assert compose.visible_gpus() == ["2", "5", "6", "7"]
 

@@ -56,6 +56,7 @@ CORPORA = {
     "multi30k_powernorm": "Multi30k, 17 seeds",
     "warmup_confirmed": "Multi30k, new seeds",
     "stat_tokens": "characters, large batches",
+    "stat_tokens_wide": "characters, nanoGPT's start",
     "depth": "characters",
     "no_layer_scale": "characters, nanoGPT's start",
     "adanorm_scale": "SST5, seeds 31 to 50",
@@ -115,6 +116,8 @@ POWERNORM_PARTS = (
 """Arms with and without a part of PowerNorm: pre-scaling, divisor, running statistics."""
 DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-simple"))
 """Norms without the derivative of the deviation against that of the mean, and without both."""
+LEAKING = ("batchnorm", "powernorm-v")
+"""Norms that take the statistics of the batch throughout training."""
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
@@ -150,12 +153,22 @@ FINDINGS = {
         ("powernorm", "powernorm-v"),
         ("powernorm", "layernorm"),
     ),
-    "small-batches": effects(
-        ["stat_tokens"],
-        ("batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
-        ("powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),
-        *((f"powernorm-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}") for n in (256, 1024, 4096)),
-    ),
+    "small-batches": [
+        *(
+            Effect(
+                "stat_tokens_wide",
+                f"{norm}-stat-tokens-{tokens}",
+                baseline,
+                off_scale=(tokens, norm in LEAKING) == (64, True),
+            )
+            for tokens, same in ((64, True), (512, True), (64, False), (512, False), (4096, False))
+            for norm in (*LEAKING, "powernorm")
+            for baseline in [f"{norm}-stat-tokens-4096" if same else "layernorm"]
+        ),
+        Effect("stat_tokens", "batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
+        Effect("stat_tokens", "powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),
+        Effect("stat_tokens", "powernorm-stat-tokens-256", "batchnorm-stat-tokens-256"),
+    ],
     "adanorm": [
         *effects(
             ["sst5_confirmed"],

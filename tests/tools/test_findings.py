@@ -65,10 +65,9 @@ def test_a_verdict_on_what_was_not_declared_says_that_it_is_exploratory():
     rows = finding_table("small-batches", RESULTS).splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     ends = {cell[0]: cell[-2:] for cell in cells}
-    by_tokens = "powernorm, {0} tokens minus batchnorm, {0} tokens"
-    assert ends[by_tokens.format("256")] == ["undecided", "before"]
-    assert ends[by_tokens.format("1,024")] == ["better, exploratory", "-"]
-    assert ends[by_tokens.format("4,096")] == ["undecided", "-"]
+    assert ends["powernorm, 256 tokens minus batchnorm, 256 tokens"] == ["undecided", "before"]
+    assert ends["powernorm-v, 4,096 tokens minus `layernorm`"] == ["better, exploratory", "-"]
+    assert ends["powernorm, 4,096 tokens minus `layernorm`"] == ["undecided", "-"]
     (first, *_) = finding_table("adanorm", RESULTS).splitlines()[4:]
     assert first.endswith("| better | before |")
 

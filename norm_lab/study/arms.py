@@ -46,7 +46,7 @@ def arm_names(
 
     Args:
         runs: the runs with and without a result.
-        labels: new names, by the name of an arm, its label or its norm.
+        labels: new names, by one of the :func:`names_in_files` of an arm.
         declared: the new names of a study file, some of whose arms may have no runs yet.
 
     Raises:
@@ -56,11 +56,13 @@ def arm_names(
     common = common_settings(run["differs"] for run in arms.values())
     short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
+        vary = ()
         short = {key: label_without(run, common) for key, run in arms.items()}
     names = {key: arm_name(label, key[1]) for key, label in short.items()}
+    known = {key: names_in_files(run, common, vary) for key, run in arms.items()}
     declared = declared or {}
     for old, new in (*declared.items(), *labels.items()):
-        rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
+        rows = {names[key] for key in names if old == names[key] or old in known[key]}
         if not rows and old in declared:
             continue
         if len(rows) != 1:
@@ -77,6 +79,17 @@ def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
     """Return the label of a run without these settings."""
     differs = run["differs"]
     return short_label(run["norm"], differs, [key for key in keys if key in differs])
+
+
+def names_in_files(
+    run: Mapping[str, Any], common: Iterable[str], vary: Iterable[str]
+) -> Iterable[str]:
+    """Return the names by which a study file may mean the arm of a run.
+
+    They are its label with and without the settings that all arms share, and those that vary.
+    """
+    omitted = ((), common, vary, (*common, *vary))
+    return dict.fromkeys(label_without(run, keys) for keys in omitted)
 
 
 def arm_name(label: str, placement: str) -> str:

@@ -26,6 +26,7 @@ from norm_lab.study.arms import (
     arm_name,
     arm_names,
     label_without,
+    names_in_files,
     parts_of_arm,
 )
 from norm_lab.study.comparable import (
@@ -280,9 +281,7 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         for run in of_arm[["norm", "differs"]].to_dict("records"):
-            shared = label_without(run, study.common)
-            short = label_without(run, (*study.common, *file.tuned))
-            for name in (arm, run["norm"], shared, short):
+            for name in (arm, *names_in_files(run, study.common, file.tuned)):
                 arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}

@@ -213,6 +213,23 @@ def test_a_tuned_baseline_with_a_label_is_found_by_its_id(tmp_path):
     assert (study.baseline, study.arms) == ("deep", ["deep", f"{arm}, pre"])
 
 
+def test_a_declared_arm_is_found_if_tuning_changes_its_rate_alone(tmp_path):
+    """The other arms keep the rate of the experiment; the placement of all is not its own."""
+    runs = []
+    for label, rate in (("layernorm-post", 0.1), ("dyt-post-lr-0.2", 0.2)):
+        own = {"optimization.lr": [rate]} if "lr" in label else {}
+        run = made_up(label, placement="post", differs={"model.norm_placement": "post", **own})
+        for section in ("optimization", "optimizer", "lr_scheduler"):
+            run["settings"][section] = {"lr": [rate]}
+        runs.append(run)
+    text = "primary: [{arm: dyt-post, baseline: layernorm-post}]\n"
+    text += "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\nlabels: {dyt-post: DyT}\n"
+    folders, file = folder_of(tmp_path, *runs), declared(tmp_path, text)
+    study = read_study(folders, file=file, declared_labels=True)
+    (primary,) = study.primary
+    assert [primary.baseline, primary.arm] == study.arms == ["layernorm, post", "DyT"]
+
+
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
     runs = [(norm, seed, r) for norm, r in (("layernorm", 0.1), ("dyt", 0.2)) for seed in (1, 2)]
     folders = tuned(tmp_path, *runs)

@@ -64,6 +64,7 @@ CORPORA = {
     "derivatives_depth": "characters",
     "tensorized_small": "characters, tensorized",
     "characters_fair": "characters, nanoGPT's start, own rates",
+    "transformer_xl_characters": "characters, Transformer-XL",
 }
 
 
@@ -248,6 +249,15 @@ FINDINGS = {
             for norm, other in DERIVATIVES
             for layers in (24, 6)
         ),
+    ),
+    "transformer-xl": effects(
+        ["transformer_xl_characters"],
+        ("none, post", "layernorm, post"),
+        ("layernorm-simple, post", "layernorm, post"),
+        ("adanorm-scale-1, post", "layernorm, post"),
+        ("detachnorm, post", "layernorm-simple, post"),
+        ("detachnorm-std, post", "detachnorm-mean, post"),
+        ("detachnorm, post", "none, post"),
     ),
     "little-data": [
         *effects(["sst5_confirmed"], ("dyt", "layernorm"), outcomes=BOTH),

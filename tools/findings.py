@@ -159,12 +159,15 @@ FINDINGS = {
             Effect(
                 "stat_tokens_wide",
                 f"{norm}-stat-tokens-{tokens}",
-                baseline,
-                off_scale=(tokens, norm in LEAKING) == (64, True),
+                baseline.format(norm),
+                off_scale=tokens == 64 and norm in LEAKING,
             )
-            for tokens, same in ((64, True), (512, True), (64, False), (512, False), (4096, False))
+            for baseline, sizes in (
+                ("{}-stat-tokens-4096", (64, 512)),
+                ("layernorm", (64, 512, 4096)),
+            )
+            for tokens in sizes
             for norm in (*LEAKING, "powernorm")
-            for baseline in [f"{norm}-stat-tokens-4096" if same else "layernorm"]
         ),
         Effect("stat_tokens", "batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
         Effect("stat_tokens", "powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),

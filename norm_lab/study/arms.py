@@ -81,15 +81,13 @@ def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
     return short_label(run["norm"], differs, [key for key in keys if key in differs])
 
 
-def names_in_files(
-    run: Mapping[str, Any], common: Iterable[str], vary: Iterable[str]
-) -> Iterable[str]:
+def names_in_files(run: Mapping[str, Any], common: Iterable[str], vary: Iterable[str]) -> set[str]:
     """Return the names by which a study file may mean the arm of a run.
 
     They are its label with and without the settings that all arms share, and those that vary.
     """
     omitted = ((), common, vary, (*common, *vary))
-    return dict.fromkeys(label_without(run, keys) for keys in omitted)
+    return {label_without(run, keys) for keys in omitted}
 
 
 def arm_name(label: str, placement: str) -> str:

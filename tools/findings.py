@@ -55,6 +55,7 @@ CORPORA = {
     "multi30k_cpu": "Multi30k",
     "multi30k_powernorm": "Multi30k, 17 seeds",
     "warmup_confirmed": "Multi30k, new seeds",
+    "warmup_published": "Multi30k, rate 0.001",
     "stat_tokens": "characters, large batches",
     "stat_tokens_wide": "characters, nanoGPT's start",
     "depth": "characters",
@@ -210,6 +211,12 @@ FINDINGS = {
             "layernorm-post-warmup-init-lr-0.005, post",
             "layernorm, post",
             off_scale=True,
+        ),
+        *effects(
+            ["warmup_published"],
+            ("layernorm-post-warmup-updates-1, post", "layernorm, post"),
+            ("layernorm-warmup-updates-1, pre", "layernorm, post"),
+            ("layernorm-warmup-updates-1, pre", "layernorm-post-warmup-updates-1, post"),
         ),
     ],
     "depth": [

@@ -54,6 +54,7 @@ CORPORA = {
     "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
     "multi30k_powernorm": "Multi30k, 17 seeds",
+    "table1_small": "Multi30k, seeds 31 to 40",
     "warmup_confirmed": "Multi30k, new seeds",
     "warmup_published": "Multi30k, rate 0.001",
     "stat_tokens": "characters, large batches",
@@ -116,6 +117,13 @@ POWERNORM_PARTS = (
     ("powernorm", "powernorm-v"),
 )
 """Arms with and without a part of PowerNorm: pre-scaling, divisor, running statistics."""
+TABLE_1 = (
+    ("batchnorm", "layernorm"),
+    ("powernorm-v", "batchnorm"),
+    ("powernorm-warmup-updates-200", "powernorm-v"),
+    ("powernorm-warmup-updates-200", "layernorm"),
+)
+"""The norms of PowerNorm's Table I, in its order."""
 DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-simple"))
 """Norms without the derivative of the deviation against that of the mean, and without both."""
 LEAKING = ("batchnorm", "powernorm-v")
@@ -132,11 +140,13 @@ FINDINGS = {
     ],
     "translation": [
         *effects(["multi30k_powernorm"], ("powernorm", "layernorm"), outcomes=BOTH),
+        *effects(["table1_small"], *TABLE_1, outcomes=BOTH),
         Effect("multi30k_cpu", "powernorm"),
     ],
     "powernorm": [
         Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
         *effects(["characters_powernorm"], *POWERNORM_PARTS),
+        *effects(["table1_small"], *TABLE_1[1:3]),
         *effects(["multi30k_cpu"], *POWERNORM_PARTS),
         Effect("multi30k_cpu", "powernorm-released", "powernorm"),
     ],

@@ -147,8 +147,8 @@ FINDINGS = {
         Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
         *effects(["characters_powernorm"], *POWERNORM_PARTS),
         *effects(["table1_small"], *TABLE_1[1:3]),
-        *effects(["multi30k_cpu"], *POWERNORM_PARTS),
-        Effect("multi30k_cpu", "powernorm-released", "powernorm"),
+        Effect("multi30k_cpu", *POWERNORM_PARTS[0], off_scale=True),
+        Effect("multi30k_cpu", "powernorm-released", "powernorm", off_scale=True),
     ],
     "pre-scaling": effects(
         ["no_layer_scale"],

@@ -55,6 +55,7 @@ CORPORA = {
     "multi30k_cpu": "Multi30k",
     "multi30k_powernorm": "Multi30k, 17 seeds",
     "table1_small": "Multi30k, seeds 31 to 40",
+    "multi30k_batchnorm": "Multi30k, own rates",
     "warmup_confirmed": "Multi30k, new seeds",
     "warmup_published": "Multi30k, rate 0.001",
     "stat_tokens": "characters, large batches",
@@ -141,6 +142,7 @@ FINDINGS = {
     "translation": [
         *effects(["multi30k_powernorm"], ("powernorm", "layernorm"), outcomes=BOTH),
         *effects(["table1_small"], *TABLE_1, outcomes=BOTH),
+        *effects(["multi30k_batchnorm"], TABLE_1[0], outcomes=BOTH),
         Effect("multi30k_cpu", "powernorm"),
     ],
     "powernorm": [

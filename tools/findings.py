@@ -106,25 +106,19 @@ def effects(
     ]
 
 
+def declared_by(study: str, outcomes: Sequence[str] = (SCORE,)) -> list[Effect]:
+    """Return the effects that the file of a study declares, in its order."""
+    declared = read_study_file(study_path(study)).primary
+    pairs = ((comparison.arm, comparison.baseline) for comparison in declared)
+    return effects([study], *pairs, outcomes=outcomes)
+
+
 def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:
     """Return each norm minus LayerNorm."""
     return [Effect(study, norm + placement, "layernorm" + placement) for norm in norms]
 
 
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
-POWERNORM_PARTS = (
-    ("powernorm", "powernorm-layer-scale-groups-0"),
-    ("powernorm-v", "batchnorm"),
-    ("powernorm", "powernorm-v"),
-)
-"""Arms with and without a part of PowerNorm: pre-scaling, divisor, running statistics."""
-TABLE_1 = (
-    ("batchnorm", "layernorm"),
-    ("powernorm-v", "batchnorm"),
-    ("powernorm-warmup-updates-200", "powernorm-v"),
-    ("powernorm-warmup-updates-200", "layernorm"),
-)
-"""The norms of PowerNorm's Table I, in its order."""
 DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-simple"))
 """Norms without the derivative of the deviation against that of the mean, and without both."""
 LEAKING = ("batchnorm", "powernorm-v")
@@ -140,16 +134,16 @@ FINDINGS = {
         *norms_of("characters", "rmsnorm", "powernorm", "adanorm", placement=", post"),
     ],
     "translation": [
-        *effects(["multi30k_powernorm"], ("powernorm", "layernorm"), outcomes=BOTH),
-        *effects(["table1_small"], *TABLE_1, outcomes=BOTH),
-        *effects(["multi30k_batchnorm"], TABLE_1[0], outcomes=BOTH),
+        *declared_by("multi30k_powernorm", BOTH),
+        *declared_by("table1_small", BOTH),
+        *declared_by("multi30k_batchnorm", BOTH),
         Effect("multi30k_cpu", "powernorm"),
     ],
     "powernorm": [
-        Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
-        *effects(["characters_powernorm"], *POWERNORM_PARTS),
-        *effects(["table1_small"], *TABLE_1[1:3]),
-        Effect("multi30k_cpu", *POWERNORM_PARTS[0], off_scale=True),
+        *declared_by("characters_powernorm"),
+        Effect("table1_small", "powernorm-v", "batchnorm"),
+        Effect("table1_small", "powernorm-warmup-updates-200", "powernorm-v"),
+        Effect("multi30k_cpu", "powernorm", "powernorm-layer-scale-groups-0", off_scale=True),
         Effect("multi30k_cpu", "powernorm-released", "powernorm", off_scale=True),
     ],
     "pre-scaling": effects(
@@ -160,13 +154,7 @@ FINDINGS = {
             for rate in ("", "-lr-0.004", "-lr-0.016", "-lr-0.064")
         ),
     ),
-    "tensorized": effects(
-        ["tensorized_small"],
-        ("batchnorm", "layernorm"),
-        ("powernorm-v", "batchnorm"),
-        ("powernorm", "powernorm-v"),
-        ("powernorm", "layernorm"),
-    ),
+    "tensorized": declared_by("tensorized_small"),
     "small-batches": [
         *(
             Effect(

@@ -5,8 +5,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$(cd "$root" && realpath -m -- "${NORM_VENV:-.venv}")
 lock=$root/requirements.lock
-log=$venv/setup.log  # also marks the folder as ours
+log=$venv/setup.log
 stamp=$venv/setup.stamp
+mark=$venv/.made-by-norm-plugin
 tests=  # not empty: with what only the tests need
 
 usage() {
@@ -58,8 +59,14 @@ choose_python() {  # choose_python CANDIDATE...: leaves the first that lacks not
   die "no usable Python ($seen); install what is missing, or set PYTHON to another one"
 }
 
+ours() {  # environments made before there was a mark have a stamp with a digest
+  [[ -e $mark ]] || grep -qsE '^[0-9a-f]{64}  -( tests)?$' "$stamp"
+}
+
 make_venv() {  # unless there is a complete one, made for this very place
   local info
+  [[ -z $(ls -A "$venv" 2>/dev/null) ]] || ours ||
+    die "$venv was not made by this script; remove it or set NORM_VENV to another folder"
   if "$venv/bin/python" -c 'import pip' &>/dev/null &&
     grep -qsF -- "$venv" "$venv/bin/activate"; then
     choose_python "$venv/bin/python"
@@ -72,11 +79,9 @@ make_venv() {  # unless there is a complete one, made for this very place
     return
   fi
   if [[ ${PYTHON:-} ]]; then choose_python "$PYTHON"; else choose_python python3{,.13,.12,.11}; fi
-  [[ -e $log || -z $(ls -A "$venv" 2>/dev/null) ]] ||
-    die "$venv was not made by this script; remove it or set NORM_VENV to another folder"
   rm -rf -- "$venv"
   mkdir -p "$venv"
-  : >"$log"
+  : >"$mark"
   step "creating $venv with $("$python" -V)" "$python" -m venv "$venv"
 }
 
@@ -129,7 +134,7 @@ main() {
   # The lock is beside the environment, which may be removed. What we start inherits it: an orphaned
   # pip of a killed run still holds the next one back.
   mkdir -p "$(dirname "$venv")"
-  exec 9>"$venv.lock"
+  exec 9>>"$venv.lock"  # appends nothing: a file of this name may be the user's
   flock --nonblock 9 || { say "another setup of this folder is running; waiting for it"; flock 9; }
   if up_to_date; then return; fi
 

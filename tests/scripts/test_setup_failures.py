@@ -70,13 +70,28 @@ def test_a_failure_of_pip_shows_the_end_of_its_log(
     assert not machine.stamp.exists()
 
 
-def test_a_folder_of_something_else_is_not_touched(machine: FakeMachine, tmp_path: Path) -> None:
-    treasure = tmp_path / "home/treasure"
-    treasure.parent.mkdir()
-    treasure.touch()
+@pytest.mark.parametrize("name", ["treasure", "setup.log", "setup.stamp", "bin/python"])
+def test_a_folder_of_something_else_is_not_touched(
+    machine: FakeMachine, tmp_path: Path, name: str
+) -> None:
+    home = tmp_path / "home"
+    treasures = [home / name, tmp_path / "home.lock"]  # setup.sh locks the name of its folder
+    for treasure in treasures:
+        treasure.parent.mkdir(parents=True, exist_ok=True)
+        treasure.write_text("gold")
 
-    result = machine.run(NORM_VENV=str(treasure.parent))
+    result = machine.run(NORM_VENV=str(home))
 
     assert result.returncode == 1
     assert "remove it or set NORM_VENV to another folder" in result.stderr
-    assert treasure.exists()
+    assert [treasure.read_text() for treasure in treasures] == ["gold", "gold"]
+    assert machine.take_calls() == []
+
+
+def test_an_environment_from_before_there_was_a_mark_is_known_by_its_stamp(
+    machine: FakeMachine,
+) -> None:
+    assert machine.run().returncode == 0
+    (machine.venv / ".made-by-norm-plugin").unlink()
+    (machine.root / "setup.py").write_text("# changed\n")
+    assert machine.run().returncode == 0

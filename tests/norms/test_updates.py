@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
@@ -85,3 +86,111 @@ def test_a_copy_counts_from_what_it_loads(updates):
     twin = copy.deepcopy(norm)
     twin.load_state_dict({**norm.state_dict(), "num_updates": torch.tensor(100)})
     assert twin.updates_counted == 100 and not twin.in_warmup
+
+
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer that steps others inside its own step: SAM's structure, and that of a pair."""
+
+    def __init__(self, *inner, steps=1, own=None):
+        super().__init__(own or [{"params": opt.param_groups[0]["params"]} for opt in inner], {})
+        self.inner, self.steps = inner, steps
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for _ in range(self.steps):
+            if closure is not None:
+                with torch.enable_grad():
+                    closure()
+            for optimizer in self.inner:
+                optimizer.step()
+
+
+class OwnStep(torch.optim.SGD):
+    """Its step contains the step of the class it extends, which torch hooks as well."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def sgd(*parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+STRUCTURES = {
+    "one for each parameter": lambda norm: [sgd(norm.bias), sgd(norm.weight)],
+    "one inside another": lambda norm: [Wrapper(sgd(*norm.parameters()))],
+    "one that steps another twice": lambda norm: [Wrapper(sgd(*norm.parameters()), steps=2)],
+    "a pair": lambda norm: [Wrapper(sgd(norm.weight), sgd(norm.bias))],
+    "the norm's inside another's": lambda norm: [
+        Wrapper(sgd(*norm.parameters()), own=nn.Linear(2, 2).parameters())
+    ],
+    "wrapped twice": lambda norm: [Wrapper(Wrapper(sgd(norm.weight)))],
+    "a class that extends another": lambda norm: [OwnStep(norm.parameters(), lr=0.1)],
+}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("in_closure", [False, True])
+def test_an_update_counts_once_whatever_the_structure_of_the_optimizers(structure, in_closure):
+    norm = build_norm("powernorm", DIM)
+    optimizers = STRUCTURES[structure](norm)
+    counted = []
+    for _ in range(3):
+        accumulate(norm)
+        for optimizer in optimizers:
+            optimizer.step(*[lambda: accumulate(norm)] * in_closure)
+        counted.append(norm.updates_counted)
+    assert counted == [1, 2, 3]
+
+
+def test_the_local_optimizer_of_a_zero_redundancy_optimizer_does_not_count():
+    norm = build_norm("powernorm", DIM, sync="off")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        optimizer = ZeroRedundancyOptimizer(norm.parameters(), torch.optim.SGD, lr=0.1)
+        for _ in range(3):
+            accumulate(norm)
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert norm.updates_counted == 3
+
+
+def test_steps_inside_the_backward_pass_count_once():
+    norm = build_norm("powernorm", DIM)
+    optimizers = {parameter: sgd(parameter) for parameter in norm.parameters()}
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(lambda each: optimizers[each].step())
+    for _ in range(3):
+        norm(torch.randn(6, 3, DIM)).square().sum().backward()
+    assert norm.updates_counted == 3
+
+
+def test_a_step_that_fails_does_not_count_and_the_next_one_does():
+    norm = build_norm("powernorm", DIM)
+    accumulate(norm)
+    optimizer = Wrapper(sgd(*norm.parameters()))
+
+    def fail():
+        raise KeyboardInterrupt
+
+    for wanted in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step(fail)
+        optimizer.step()
+        assert norm.updates_counted == wanted
+
+
+def test_freezing_one_parameter_does_not_stop_the_count():
+    norm = build_norm("powernorm", DIM)
+    counted = []
+    for held in (norm.weight, norm.bias):
+        optimizer = sgd(held)
+        for _ in range(3):
+            accumulate(norm)
+            optimizer.step()
+            counted.append(norm.updates_counted)
+    # The first step of the bias looks like the second half of the last update
+    assert counted == [1, 2, 3, 3, 4, 5]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
@@ -21,6 +19,7 @@ from norm_plugin.norms.base.loss_scale import (
     trains_in_float16,
 )
 from norm_plugin.norms.base.means import RunningUpdate, update_running_average
+from norm_plugin.norms.base.optimizer_steps import COUNTING
 from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
@@ -39,10 +38,11 @@ class BatchStatisticsNorm(AffineNorm):
 
     The norm counts optimizer updates. Under fairseq the trainer reports them through
     :meth:`set_num_updates`. Elsewhere each step of a ``torch.optim.Optimizer`` that holds one of
-    the norm's own parameters counts as one, however many forwards precede it. Until the first such
-    step, and if there is none (frozen parameters, an optimizer of another kind, a compiled step,
-    FSDP's flat parameters), every training forward counts as one. The count is the integer buffer
-    ``num_updates``, which is part of the checkpoint.
+    the norm's own parameters counts as one, however many forwards precede it; steps inside that
+    step and the steps of another optimizer, with the norm's other parameter, do not count again.
+    Until the first such step, and if there is none (frozen parameters, an optimizer of another
+    kind, a compiled step, FSDP's flat parameters), every training forward counts as one. The count
+    is the integer buffer ``num_updates``, which is part of the checkpoint.
 
     Attributes:
         forward_updated_buffers: names of the buffers that training forwards update, except
@@ -90,16 +90,17 @@ class BatchStatisticsNorm(AffineNorm):
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
         self._trainer_counts = self._optimizer_counts = False
         self._forwards_counted = 0  # by this object; not needed after an optimizer's step
+        self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
         self._averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
-        _COUNTING.add(self)
+        COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copied or unpickled norm, whose buffers have new version counters."""
         super().__setstate__(state)
         self._count_read = (None, 0, 0)
-        _COUNTING.add(self)
+        COUNTING.add(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -326,13 +327,19 @@ class BatchStatisticsNorm(AffineNorm):
             self._forwards_counted += 1
             self._count(self._updates + 1)
 
-    def count_step(self) -> None:
-        """Count one step of an optimizer that holds a parameter of this norm.
+    def count_step(self, parameters: set[str]) -> None:
+        """Count one step of optimizers that hold ``parameters``, names of this norm's own ones.
 
-        The first step replaces the forwards that were counted before it.
+        The parameters may be in several optimizers. A step of those that have not been stepped
+        since the last update began is part of that update; any other step begins a new one. The
+        first step replaces the forwards that were counted before it.
         """
         if self.counts_forwards or self._trainer_counts or self._averaged_forwards is not None:
             return
+        if self._stepped and self._stepped.isdisjoint(parameters):
+            self._stepped = self._stepped | parameters
+            return
+        self._stepped = parameters
         self._count(self._updates - self._forwards_counted + 1)
         self._optimizer_counts, self._forwards_counted = True, 0
 
@@ -350,22 +357,6 @@ class BatchStatisticsNorm(AffineNorm):
             if new is not None and new.dtype in (torch.float16, torch.bfloat16):
                 self._buffers[name] = old.to(new.device)
         return self
-
-
-def _count_steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """Count an update of the norms that ``optimizer`` holds; torch calls this after every step."""
-    norms = () if torch.compiler.is_compiling() else tuple(_COUNTING)
-    if not norms:
-        return
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    for norm in norms:
-        if any(id(parameter) in held for parameter in norm.parameters(recurse=False)):
-            norm.count_step()
-
-
-_COUNTING: weakref.WeakSet[BatchStatisticsNorm] = weakref.WeakSet()
-"""All existing norms with batch statistics."""
-register_optimizer_step_post_hook(_count_steps)
 
 
 def average_running_statistics(module: nn.Module) -> None:

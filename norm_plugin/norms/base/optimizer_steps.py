@@ -1,0 +1,81 @@
+"""Steps of torch's optimizers, which are the updates of norms where no trainer reports updates.
+
+An optimizer may step another one inside its own step, as ``ZeroRedundancyOptimizer`` and SAM do.
+All of it is one step, with the parameters that any of these optimizers holds.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+
+class CountsSteps(Protocol):
+    """A module that counts the steps of the optimizers that hold its own parameters."""
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return names and parameters, as every module does."""
+
+    def count_step(self, parameters: set[str]) -> None:
+        """Count one step of ``parameters``, names of the module's own parameters."""
+
+
+COUNTING: weakref.WeakSet[CountsSteps] = weakref.WeakSet()
+"""The modules that are told of each step."""
+
+
+class _RunningStep(threading.local):
+    """The running step of a thread that no other step contains.
+
+    Attributes:
+        optimizer: the optimizer of that step; None if no step is running.
+        held: ids of the parameters of all optimizers that have finished a step inside it.
+    """
+
+    optimizer: weakref.ref[Optimizer] | None = None
+    held: frozenset[int] = frozenset()
+
+
+_RUNNING = _RunningStep()
+
+
+def _begin_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    outermost = None if _RUNNING.optimizer is None else _RUNNING.optimizer()
+    # An optimizer whose last step ended in an exception is still the outermost one
+    if outermost is None or outermost is optimizer:
+        _RUNNING.optimizer, _RUNNING.held = weakref.ref(optimizer), frozenset()
+
+
+def _end_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Tell the modules in ``COUNTING`` of the step, if it is the outermost one."""
+    if torch.compiler.is_compiling():
+        return
+    if COUNTING:
+        groups = optimizer.param_groups
+        _RUNNING.held |= {id(parameter) for group in groups for parameter in group["params"]}
+    if _RUNNING.optimizer is None or _RUNNING.optimizer() is not optimizer:
+        return
+    _RUNNING.optimizer = None
+    for module in tuple(COUNTING):
+        own = module.named_parameters(recurse=False)
+        stepped = {name for name, parameter in own if id(parameter) in _RUNNING.held}
+        if stepped:
+            module.count_step(stepped)
+
+
+register_optimizer_step_pre_hook(_begin_step)
+register_optimizer_step_post_hook(_end_step)

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 from reference import CASES
+from torch import nn
 
 from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.kernels.passes import RowRule
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import NORM_TYPES, norm_spec, replace_norms
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from residual_blocks import DIM, batch_of, block_of
 
@@ -114,6 +115,34 @@ def test_training_equals_eager(name, options):
 def test_a_norm_of_the_batch_breaks_the_graph_of_training(name):
     with pytest.raises(torch._dynamo.exc.Unsupported, match="torch.compiler.disable"):
         whole(block_of(name))(*batch_of(0))
+
+
+class MaskedBlocks(nn.Module):
+    """A chain of more norms than torch compiles one function anew, which gets the padding."""
+
+    def __init__(self):
+        super().__init__()
+        norms = torch._dynamo.config.recompile_limit + 2
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM, dtype=torch.float64) for _ in range(norms))
+
+    def forward(self, x, padding_mask):
+        for norm in self.norms:
+            x = x + norm(x).tanh()
+        return x
+
+
+@pytest.mark.parametrize("name", WITH_BATCH_STATISTICS[:1])
+def test_many_norms_with_a_mask_compile_once(name):
+    eager = MaskedBlocks()
+    replace_norms(eager, name, mask="padding_mask", batch_first=False)
+    model = copy.deepcopy(eager)
+    batches = [batch_of(seed) for seed in range(3)]
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        results = train(torch.compile(model, backend="aot_eager"), batches)
+    assert_alike(results, train(eager, batches), model, eager)
+    (reason,) = torch._dynamo.utils.counters["graph_break"]
+    assert "torch.compiler.disable" in reason
 
 
 @builds_cpp

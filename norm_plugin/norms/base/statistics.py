@@ -129,6 +129,17 @@ class BatchStatisticsNorm(AffineNorm):
                 f"has more updates; {advice}"
             )
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the norm as any module; ``torch.compile`` leaves training, with hooks, to Python.
+
+        A graph would be compiled anew for each norm, as hooks and norms keep a state in Python.
+        """
+        if self.training and torch.compiler.is_compiling():
+            from norm_plugin.norms.base.outside_graph import run_uncompiled
+
+            return run_uncompiled(partial(super().__call__, *args, **kwargs))
+        return super().__call__(*args, **kwargs)
+
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
@@ -142,10 +153,6 @@ class BatchStatisticsNorm(AffineNorm):
     ) -> Tensor:
         if not self.training:
             return super().forward(x, padding_mask, batch_first)
-        if torch.compiler.is_compiling():
-            from norm_plugin.norms.base.outside_graph import run_uncompiled
-
-            return run_uncompiled(partial(self._forward_batch, x, padding_mask, batch_first))
         self._forwards.open(x, self.call)
         if is_recomputing():
             return super().forward(x, padding_mask, batch_first)

@@ -75,11 +75,11 @@ def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
     """Return the command line of fairseq-train: a recipe with ``setup`` as its norm.
 
     Args:
-        args: ``data``, a folder of binarized data; ``config``, of :data:`RECIPES`; ``quick``, for a
-            tiny model; ``device``, cpu or cuda.
+        args: ``data``, a folder of binarized data; ``recipe``, of :data:`RECIPES`; ``overrides`` of
+            its settings, for both models; ``device``, cpu or cuda.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
-    config = read_configuration(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
+    config = read_configuration(args.recipe, [f"norm={norm}", *args.overrides])
     config["common"].update(cpu=args.device == CPU, user_dir=None, log_format="none")
     # the data comes first on the line, and says itself which languages it has
     config["task"].update(data=None, source_lang=None, target_lang=None)
@@ -235,7 +235,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="updates during which memory is measured; 0: not at all (default: %(default)s)",
     )
-    return parse_benchmark(parser, argv)
+    args = parse_benchmark(parser, argv)
+    args.overrides = ["size=smoke"] if args.quick else []
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

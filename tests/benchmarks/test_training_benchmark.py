@@ -17,12 +17,17 @@ from training import RECIPES, STOCK, Run, training_argv
 
 
 def arguments(data=Path("data"), **more):
-    return Namespace(**{"data": data, "recipe": RECIPES[0], "quick": False, "device": "cpu"} | more)
+    return Namespace(
+        **{"data": data, "recipe": RECIPES[0], "overrides": [], "device": "cpu"} | more
+    )
+
+
+SMALL = {"overrides": ["size=smoke"]}
 
 
 def test_the_two_models_differ_in_the_norm_alone(toy):
     stock, ours = (
-        Run(setup, "auto", arguments(toy, quick=True)) for setup in (STOCK, Setup("layernorm"))
+        Run(setup, "auto", arguments(toy, **SMALL)) for setup in (STOCK, Setup("layernorm"))
     )
     theirs = stock.model.state_dict()
     assert stock.cfg.model.arch == "transformer_iwslt_de_en"
@@ -85,7 +90,7 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
 
 
 def test_the_peak_is_measured_in_a_process_of_its_own(toy, monkeypatch):
-    args = arguments(toy, quick=True, threads=1, memory_updates=1)
+    args = arguments(toy, **SMALL, threads=1, memory_updates=1)
     monkeypatch.setattr(training, "Run", None)  # not used in this process
     peak = training.peak_of(Setup("adanorm"), "auto", args)
     assert peak is not None and 1 < peak < 1000  # MiB

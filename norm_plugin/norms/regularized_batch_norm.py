@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -68,37 +69,56 @@ class AddPenalty(torch.autograd.Function):
     def forward(
         ctx: Any,
         y: Tensor,
-        penalty: Tensor,
+        mean: Tensor,
+        variance: Tensor,
         weight: Tensor,
+        penalty_gradient: Callable[[Tensor, Tensor], Moments],
         loss_scale: Callable[[], float | Tensor],
     ) -> Tensor:
-        """Return y, of any shape. penalty, weight: (); loss_scale: returns the loss scale."""
-        ctx.save_for_backward(weight)
-        ctx.loss_scale = loss_scale
+        """Return y, of any shape.
+
+        Args:
+            mean, variance: (C,), those of the batch, which get the gradient of the penalty.
+            weight: (), the weight of the penalty in the loss.
+            penalty_gradient: returns the gradient of the penalty from ``mean`` and ``variance``.
+            loss_scale: returns the loss scale.
+        """
+        ctx.save_for_backward(mean, variance, weight)
+        ctx.penalty_gradient, ctx.loss_scale = penalty_gradient, loss_scale
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """Pass ``g`` through, and send weight times the loss scale to the penalty."""
-        (weight,) = ctx.saved_tensors
-        return g, weight * ctx.loss_scale(), None, None
+        """Pass ``g`` through, and send the weighted gradient of the penalty to the statistics."""
+        mean, variance, weight = ctx.saved_tensors
+        gradient = ctx.penalty_gradient(mean, variance)
+        factor = weight * ctx.loss_scale()
+        return g, factor * gradient.mean, factor * gradient.variance, None, None, None
 
 
-def variance_penalty(
+def variance_penalty_gradient(
     batch: Moments, running: Moments, lambda_mean: float, lambda_std: float
-) -> Tensor:
-    """Return lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1, ()."""
-    of_means = (batch.mean - running.mean).square().sum()
-    return lambda_mean * of_means + lambda_std * (batch.variance - running.variance).abs().sum()
+) -> Moments:
+    """Return the gradient of lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1.
+
+    It is 2 lambda_mu (mu_B - mu) by mu_B, and lambda_sigma sign(sigma_B^2 - sigma^2) by sigma_B^2.
+    """
+    return Moments(
+        2 * lambda_mean * (batch.mean - running.mean),
+        lambda_std * (batch.variance - running.variance).sign(),
+    )
 
 
-def deviation_penalty(
+def deviation_penalty_gradient(
     batch: Moments, running: Moments, eps: float, lambda_mean: float, lambda_std: float
-) -> Tensor:
-    """Return lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (); eps in both roots."""
-    of_means = (batch.mean - running.mean).square().sum()
-    deviation, running_deviation = (batch.variance + eps).sqrt(), (running.variance + eps).sqrt()
-    return lambda_mean * of_means + lambda_std * (deviation - running_deviation).square().sum()
+) -> Moments:
+    """Return the gradient of lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2.
+
+    It is 2 lambda_mu (mu_B - mu) by mu_B, and lambda_sigma (1 - sigma / sigma_B) by sigma_B^2,
+    since d sigma_B / d sigma_B^2 = 1 / (2 sigma_B). eps is added inside both roots.
+    """
+    ratio = ((running.variance + eps) / (batch.variance + eps)).sqrt()
+    return Moments(2 * lambda_mean * (batch.mean - running.mean), lambda_std * (1 - ratio))
 
 
 @register_norm(
@@ -148,9 +168,10 @@ class RegularizedBatchNorm(RunningMomentsNorm):
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)
         running = self.update_and_compare(batch.mean, batch.variance, batch.positions)
-        penalty = self.penalty(batch.mean, batch.variance, running)
-        weight = self.penalty_weight(batch.positions)
-        x_hat = AddPenalty.apply(batch.x_hat, penalty, weight, self.loss_scale_later())
+        x_hat = AddPenalty.apply(
+            *(batch.x_hat, batch.mean, batch.variance, self.penalty_weight(batch.positions)),
+            *(partial(self.penalty_gradient, running=running), self.loss_scale_later()),
+        )
         return self.affine(x_hat)
 
     def update_and_compare(
@@ -170,8 +191,8 @@ class RegularizedBatchNorm(RunningMomentsNorm):
 
         return self.compute_once_per_forward(updated)
 
-    def penalty(self, mean: Tensor, variance: Tensor, running: Moments) -> Tensor:
-        """Return the penalty, (), on the mean and variance of a batch, (C,) each.
+    def penalty_gradient(self, mean: Tensor, variance: Tensor, running: Moments) -> Moments:
+        """Return the gradient of the penalty by the mean and the variance of a batch, (C,) each.
 
         Args:
             running: the statistics that they are compared with.
@@ -180,8 +201,8 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         running = Moments(*(statistic.to(mean.dtype) for statistic in running))
         strengths = (self.lambda_mean, self.lambda_std)
         if self.distance == "variances":
-            return variance_penalty(batch, running, *strengths)
-        return deviation_penalty(batch, running, self.eps, *strengths)
+            return variance_penalty_gradient(batch, running, *strengths)
+        return deviation_penalty_gradient(batch, running, self.eps, *strengths)
 
     def penalty_weight(self, positions: Tensor) -> Tensor:
         """Return the weight of the penalty in the loss of this worker, (). positions: n, ()."""

@@ -213,6 +213,19 @@ def test_a_second_derivative_is_refused(name, options, pair, draw):
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
+@every_fused
+def test_a_forward_reads_no_saved_tensor_back(name, options, pair, draw):
+    """Activation checkpointing without re-entry would recompute the forward within itself."""
+    _, fused = pair(name, options, DIM)
+    x, mask, _ = draw(0, DIM)
+
+    def unpack(tensor):
+        pytest.fail("the forward reads a tensor that it has saved for the backward pass")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        fused(x.requires_grad_(), mask)
+
+
 @every_norm
 def test_the_backward_pass_keeps_the_input_and_little_else(name, options, pair, draw):
     _, fused = pair(name, options, DIM)

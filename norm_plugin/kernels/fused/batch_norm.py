@@ -154,12 +154,7 @@ class RegularizedBatch(BatchNormBatch):
 
     def penalty_coefficients(self, running: Moments) -> tuple[Tensor, Tensor]:
         """Return what the penalty adds to c and b of du, (C,) each."""
-        with torch.enable_grad():
-            statistics = [
-                statistic.detach().requires_grad_() for statistic in (self.mean, self.variance)
-            ]
-            penalty = self.norm.penalty(*statistics, running)
-        dmean, dvariance = torch.autograd.grad(penalty, statistics)
+        dmean, dvariance = self.norm.penalty_gradient(self.mean, self.variance, running)
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
         # the derivative of mu_B by each u is 1/n, that of sigma_B^2 is 2 (u - mu_B)/n
         per_position = weight_of_all / self.count.clamp(min=1)

@@ -8,24 +8,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.formula import Formula, formula_of
 from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.registry import norm_spec
+from norm_plugin.norms.base.selection import Patterns, select
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-
-PARAMETERS = ("weight", "bias")
-"""The gain and the offset of each channel, in torch and here."""
-NAMES = ("LayerNorm", "RMSNorm")
-"""Class names (or their endings) that are replaced: nn.LayerNorm, LlamaRMSNorm, T5LayerNorm."""
-EPS = ("eps", "variance_epsilon")
-"""The attributes in which such classes store eps."""
 
 
 class Replaced(NamedTuple):
@@ -54,13 +46,17 @@ def replace_norms(
     *,
     mask: str | None = "attention_mask",
     batch_first: bool = True,
+    only: Patterns = None,
+    keep: Patterns = None,
     **options: Any,
 ) -> list[Replaced]:
-    """Replace every LayerNorm and RMSNorm inside ``model`` by norm ``name``, in place.
+    """Replace the LayerNorms and RMSNorms inside ``model`` by norm ``name``, in place.
 
-    The new norm takes over the parameters ``weight`` and ``bias`` themselves if it has them in the
-    same shape, so that an optimizer keeps them. It takes over eps if it has that option and
-    ``options`` do not set it. A module that is used in several places stays one module.
+    The new norm takes over the gain and the offset of the old one as its ``weight`` and ``bias`` if
+    it has these: the parameters themselves, so that an optimizer keeps them. It takes over eps if
+    it has that option and ``options`` do not set it. The eps is measured, since some classes fix it
+    in their code: see :mod:`norm_plugin.norms.base.formula`. A module that is used in several
+    places stays one module.
 
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
@@ -72,6 +68,10 @@ def replace_norms(
         mask: the argument of ``model.forward`` with the mask, (B, T). If its name ends in
             ``padding_mask``, it is True at padding; else 0 at padding. None: no input has padding.
         batch_first: inside the model x is (B, T, C), as in transformers; False: (T, B, C).
+        only: the paths of the norms to replace, or patterns of them as in a shell, such as
+            ``"encoder.*"``; None: all. With batch statistics, norms of queries, keys and values
+            stay: these are normalized position by position.
+        keep: the paths, or patterns of them, of norms that stay.
         options: the options of the norm.
 
     Returns:
@@ -79,34 +79,33 @@ def replace_norms(
 
     Raises:
         ValueError: the norm or an option is unknown; the model has no norm to replace; a norm to be
-            replaced does not compute what its name says; or the padding would be unknown to a norm
-            with batch statistics.
+            replaced does not compute what its name says, or its eps cannot be measured; or the
+            padding would be unknown to a norm with batch statistics. The model is unchanged then.
     """
     spec = norm_spec(name)
-    places = list(_replaceable(model))
-    if not places:
-        raise ValueError(
-            f"{type(model).__name__} contains no LayerNorm and no RMSNorm; nothing was replaced"
-        )
+    places = select(model, only, keep, spec.batch_statistics)
     _check_layout(model, batch_first)
     # Build all norms before the first is installed: after an error the model is unchanged
-    by_id = {id(old): old for _, _, _, old in places}
     eps = spec.has_option("eps") and "eps" not in options
+    paths = {id(place.old): (place.old, place.path) for place in reversed(places)}
+    formulas = {key: formula_of(*which, eps_needed=eps) for key, which in paths.items()}
     built = {
-        key: spec.build(_shape(old)[0], **({**options, "eps": _eps(old)} if eps else options))
-        for key, old in by_id.items()
+        key: spec.build(formula.width, **({**options, "eps": formula.eps} if eps else options))
+        for key, formula in formulas.items()
     }
     _warn_of_leaks(model, name, next(iter(built.values())))
     padding = PaddingMask(model)
     masked = spec.batch_statistics and mask
     if masked:
         padding.hold_argument(model, masked)
-    carried = {key: _carry_over(by_id[key], norm, model) for key, norm in built.items()}
+    carried = {
+        key: _carry_over(paths[key][0], formulas[key], norm, model) for key, norm in built.items()
+    }
     if masked:
         for norm in built.values():
             padding.serve(norm, batch_first)
-    for parent, attribute, _, old in places:
-        setattr(parent, attribute, built[id(old)])
+    for place in places:
+        setattr(place.parent, place.attribute, built[id(place.old)])
     _leave_fast_paths(model)
     kept_eps = ("eps",) if eps else ()
     return [
@@ -115,93 +114,29 @@ def replace_norms(
     ]
 
 
-def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Any]]:
-    """Yield parent, attribute, path and module of each norm; a shared norm once per place."""
-    for prefix, parent in model.named_modules():
-        for attribute, child in parent._modules.items():  # not named_modules(): it skips repeats
-            if _is_norm(child):
-                path = f"{prefix}.{attribute}".lstrip(".")
-                _check_formula(child, path)
-                yield parent, attribute, path, child
-
-
-def _is_norm(module: nn.Module | None) -> bool:
-    """Return whether a module is to be replaced; modules with children (AdaLayerNorm) are not."""
-    if module is None or isinstance(module, Norm) or any(True for _ in module.children()):
-        return False
-    return type(module).__name__.endswith(NAMES)
-
-
-def _check_formula(old: Any, path: str) -> None:
-    """Raise ValueError unless ``old`` computes what its name says, on one example.
-
-    Classes of the same name differ: Gemma's RMSNorm multiplies by 1 + weight, so its weight would
-    mean something else in another norm.
-    """
-    what = f"{path} is a {type(old).__name__}"
-    shape = _shape(old)
-    if len(shape) != 1:
-        raise ValueError(f"{what} over the shape {shape}; only the last dimension can be replaced")
-    weight, bias = (getattr(old, name, None) for name in PARAMETERS)
-    like = torch.empty(0) if weight is None else weight
-    if like.is_meta:
-        return  # meta tensors have no values to compare
-    x = torch.linspace(-1, 2, shape[0], device=like.device, dtype=like.dtype)
-    with torch.no_grad():
-        y = old(x)
-        forms = [F.layer_norm(x, shape, weight, bias, _eps(old))]
-        forms += [F.rms_norm(x, shape, weight, _eps(old))] if bias is None else []
-    # Two implementations of one formula differ by rounding, two formulas by much more
-    close = torch.finfo(y.dtype).eps ** 0.5
-    if not any(torch.allclose(y, form, rtol=close, atol=close) for form in forms):
-        raise ValueError(
-            f"{what} whose output is neither that of LayerNorm nor that of RMSNorm with its weight "
-            "and its eps, so its parameters cannot be carried over; replace it by hand"
-        )
-
-
-def _shape(old: Any) -> tuple[int, ...]:
-    """Return the shape over which a norm normalizes; () if it cannot be determined."""
-    weight = getattr(old, "weight", None)
-    given = getattr(old, "normalized_shape", () if weight is None else weight.shape)
-    return tuple(given)
-
-
-def _eps(old: Any) -> float:
-    given = next((getattr(old, name) for name in EPS if hasattr(old, name)), None)
-    if given is not None:
-        return float(given)
-    # torch.nn.RMSNorm without eps uses that of the precision in which it computes: float32 for
-    # half precision
-    weight = getattr(old, "weight", None)
-    dtype = torch.get_default_dtype() if weight is None else weight.dtype
-    return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
-
-
-def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
+def _carry_over(old: nn.Module, formula: Formula, norm: Norm, model: nn.Module) -> tuple[str, ...]:
     """Give ``norm`` the parameters, device, dtype and mode of ``old``.
 
     If ``old`` has no parameters, device and dtype are those of the first parameter of ``model``.
+    Where ``old`` (else ``model``) is frozen, so are parameters that ``norm`` has in addition.
 
     Returns:
         The names of the parameters that it keeps.
     """
-    candidates = (parameter for part in (old, model) for parameter in part.parameters())
-    like = next((parameter for parameter in candidates if parameter.is_floating_point()), None)
+    likes = list(old.parameters()) or list(model.parameters())
+    like = next((parameter for parameter in likes if parameter.is_floating_point()), None)
     if like is not None:
         norm.to(device=like.device, dtype=like.dtype)
     norm.train(old.training)
-    theirs = dict(old.named_parameters(recurse=False))
-    ours: dict[str, Tensor] = dict(norm.named_parameters(recurse=False))
-    carried = [
-        name
-        for name in PARAMETERS
-        if name in theirs and name in ours and theirs[name].shape == ours[name].shape
-    ]
-    for name in carried:
-        setattr(norm, name, theirs[name])
-    if "weight" in carried:
-        theirs["weight"].data.sub_(norm.weight_offset)
+    norm.requires_grad_(not likes or any(parameter.requires_grad for parameter in likes))
+    own: dict[str, Tensor] = dict(norm.named_parameters(recurse=False))
+    carried = []
+    for name, former in (("weight", formula.gain), ("bias", formula.offset)):
+        if former and name in own and own[name].shape == getattr(old, former).shape:
+            setattr(norm, name, getattr(old, former))
+            carried.append(name)
+    if "weight" in carried and formula.unit != norm.weight_offset:
+        getattr(norm, "weight").data.add_(formula.unit - norm.weight_offset)  # noqa: B009
     return tuple(carried)
 
 

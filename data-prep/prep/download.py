@@ -12,6 +12,7 @@ from the environment (http_proxy, https_proxy, no_proxy).
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import urllib.request
@@ -24,18 +25,31 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import read_lines, read_text, write_text
-from prep.files import ARCHIVES, file_digest, locked, read_archive, report
+from norm_plugin.io.files import read_text, write_text
+from prep.files import (
+    ARCHIVES,
+    check_count,
+    file_digest,
+    lines_of,
+    locked,
+    read_archive,
+    report,
+)
 
 TIMEOUT_SECONDS = 60
 
 
 class Source(NamedTuple):
-    """A file to download: its name, its addresses in order of preference, its SHA-256 or None."""
+    """A file to download: its name, and its addresses in order of preference.
+
+    The publisher's checksum identifies it. If there is none, ``lines`` is the published number of
+    lines of a plain text: a server may answer with a page of its own, and an archive shows that.
+    """
 
     name: str
     urls: tuple[str, ...]
     digest: str | None = None
+    lines: int | None = None
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -74,21 +88,27 @@ def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | N
 
 def _expected(source: Source, path: Path) -> str | None:
     record = beside(path, ".sha256")
-    if source.digest is None and record.exists():
-        return read_text(record).split()[0]
-    return source.digest
+    if source.digest is not None or not record.exists():
+        return source.digest
+    if not (found := re.match("[0-9a-f]{64}(?= )", read_text(record))):
+        raise CommandError(
+            f"{record} has no SHA-256; remove it and {path.name}, and download again"
+        )
+    return found[0]
 
 
 def _check(source: Source, path: Path, content: Path) -> None:
     """Check the content of a file; if its checksum is unknown, record it.
 
     Raises:
-        CommandError: the checksum is wrong, or the archive is damaged.
+        CommandError: the checksum or the number of lines is wrong, or the archive is damaged.
     """
     expected, digest = _expected(source, path), file_digest(content)
     if expected is None:
         if path.name.endswith(ARCHIVES):
             read_archive(content)
+        if source.lines is not None:
+            check_count(str(path), sum(1 for _ in lines_of(content)), source.lines)
         write_text(beside(path, ".sha256"), f"{digest}  {path.name}\n")
     elif digest != expected:
         kind = "published" if source.digest else "first downloaded"
@@ -113,8 +133,9 @@ def _download(source: Source, path: Path) -> None:
             _remove(part)
             report(f"download {path.name}: {path.stat().st_size:,} bytes")
             return
+    tried = "; nor ".join(failures) or f"{path.name}, which has no address"
     raise CommandError(
-        f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
+        f"cannot download {tried}; run the same command again to resume, or "
         f"download it manually, and pass the folder of all raw files as --raw"
     )
 
@@ -133,8 +154,8 @@ def fetch_rest(url: str, part: Path) -> None:
     """
     start, headers, record = 0, {}, beside(part, ".version")
     if part.exists() and record.exists():
-        address, version = read_lines(record)
-        if address == url and part.stat().st_size > 1:
+        address, _, version = read_text(record).strip().partition("\n")
+        if (address, bool(version)) == (url, True) and part.stat().st_size > 1:
             start = part.stat().st_size - 1  # so that a range remains even if the file is complete
             headers = {"Range": f"bytes={start}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)

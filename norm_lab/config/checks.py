@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_lab.metrics.flags import (
-    last_values,
-)
+from norm_lab.metrics.flags import NAME_FLAGS, flag_of, last_values
 from norm_plugin.io.command_line import CommandError
 
 RUN_OPTIONS = {
@@ -27,12 +25,15 @@ RUN_OPTIONS = {
 """Settings that affect more than the training, and the option of the run that sets them."""
 
 
-def check_extra_flags(flags: Sequence[str]) -> None:
-    """Raise CommandError for a flag after ``--`` that an option of the run must set instead."""
-    refused = {
-        "--" + key.rpartition(".")[2].replace("_", "-"): f"give {instead} before the --"
-        for key, instead in RUN_OPTIONS.items()
-    }
+def check_extra_flags(flags: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise CommandError for a flag after ``--`` that an option of the run or an override sets."""
+    refused = {}
+    for override in overrides:
+        group, _, key = override.lstrip("+~").partition("=")[0].rpartition(".")
+        flag = NAME_FLAGS.get(group, "") if key == "_name" else flag_of(key)
+        refused[flag] = f"{override} sets it in this run; give one of the two"
+    for key, instead in RUN_OPTIONS.items():
+        refused[flag_of(key.rpartition(".")[2])] = f"give {instead} before the --"
     refused |= dict.fromkeys(("-h", "--help"), "see `fairseq-train --help`")
     for argument in flags:
         flag = argument.partition("=")[0]

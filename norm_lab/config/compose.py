@@ -34,7 +34,7 @@ from norm_lab.config.configuration import (
 from norm_lab.config.corpus import digest, prepared_data, raw_folder
 from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
 from norm_lab.config.labels import common_settings, run_label, short_label
-from norm_lab.config.renamed import stored_flags
+from norm_lab.config.renamed import stored_flags, stored_overrides
 from norm_lab.config.request import AUTO, Composed, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
@@ -224,7 +224,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
     averaging = averaging_flags(config, request.extra_flags) if metric.checkpoint == AVERAGE else []
     evaluation = metric.flags(subword, metric.configured_flags(config, request.extra_flags))
-    check_extra_flags(request.extra_flags)
+    check_extra_flags(request.extra_flags, stored_overrides(overrides))
     # before fairseq parses the flags, some of which it evaluates
     check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
     check_number_averaged(training, averaging)

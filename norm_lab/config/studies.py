@@ -23,6 +23,7 @@ runs imports this module, so it must not import torch.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -238,7 +239,15 @@ def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
             raise CommandError(
                 f"{where}: test: {EQUIVALENCE} needs a margin, as 0.5 BLEU; other tests have none"
             )
-        if comparisons.setdefault((each.arm, each.baseline, each.outcome), each) is not each:
+        sides = (each.arm, each.baseline)
+        if max(len(terms(side)) for side in sides) > 2 or any(
+            len(set(pair)) < len(pair) for pair in (sides, *map(terms, sides))
+        ):
+            raise CommandError(
+                f"{where}: it compares {each.arm} with {each.baseline}; each must be an arm or the "
+                f"difference of two, as A{MINUS}B, and none compared with itself"
+            )
+        if comparisons.setdefault((*sides, each.outcome), each) is not each:
             raise CommandError(
                 f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
             )
@@ -247,20 +256,39 @@ def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
 
 def _tuning(content: Any, where: str) -> Tuning:
     tuning = _build(Tuning, content, where)
-    grid = tuning.grid
+    grid, bound = tuning.grid, tuning.bound
     if not isinstance(grid, dict) or not 1 <= len(grid) <= 2:
         raise CommandError(f"{where}: grid must have one or two keys, each with its values")
-    for key, values in grid.items():
-        if not isinstance(values, list) or len(set(values)) < 2:
-            raise CommandError(f"{where}: the grid of {key} has only one value; give two or more")
-    bound: Any = tuning.bound
-    if bound is not None and not (isinstance(bound, list) and len(bound) == 2):
+    if bound is not None and _check_numbers(bound, f"{where}: bound", 2) != 2:
         raise CommandError(f"{where}: bound is {bound}; it must be [LEAST, GREATEST]")
+    for key, values in grid.items():
+        _check_numbers(values, f"{where}: the grid of {key}", 2)
+    _check_numbers(tuning.seeds, f"{where}: seeds", 1, (int,))
     return Tuning(
         grid={key: tuple(sorted(values)) for key, values in grid.items()},
         seeds=tuple(tuning.seeds),
         bound=None if bound is None else (min(bound), max(bound)),
     )
+
+
+def _check_numbers(
+    values: Any, where: str, least: int, kinds: Sequence[type] = (int, float)
+) -> int:
+    """Return how many numbers a list has.
+
+    Raises:
+        CommandError: they are fewer than ``least``, not of ``kinds``, not finite, or not distinct.
+    """
+    if (
+        not isinstance(values, list)
+        or not all(type(each) in kinds and 0 <= each < math.inf for each in values)
+        or not least <= len(set(values)) == len(values)
+    ):
+        raise CommandError(
+            f"{where} is {values}; it must be a list of {least} or more different "
+            f"{'numbers' if float in kinds else 'integers'} of 0 or more"
+        )
+    return len(values)
 
 
 def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (), **given: Any) -> T:
@@ -273,7 +301,14 @@ def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (),
             f"{where} must have the keys {', '.join(sorted(needed))}, may have "
             f"{', '.join(more)}, and no others"
         )
-    return kind(**content, **given)
+    for name, value in content.items():
+        wanted = names[name].type
+        if wanted == "bool" and not isinstance(value, bool):
+            raise CommandError(f"{where}: {name} is {value!r}; it must be true or false")
+        if wanted == "str" and not isinstance(value, str | int | float):
+            raise CommandError(f"{where}: {name} is {value!r}; it must be text")
+    texts = {name: str(content[name]) for name in content if names[name].type == "str"}
+    return kind(**content | texts, **given)
 
 
 def terms(side: str) -> list[str]:
@@ -342,9 +377,9 @@ def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
 
 def _check_margin(margin: str, unit: str, where: str) -> None:
     """Check a margin. For the unit ``bits per sentence``, ``0.02 bits`` is accepted too."""
-    number, _, given = str(margin).partition(" ")
+    number, _, given = margin.partition(" ")
     try:
-        valid = float(number) > 0 and given in (unit, unit.split()[0])
+        valid = 0 < float(number) < math.inf and given in (unit, unit.split()[0])
     except ValueError:
         valid = False
     if not valid:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,20 @@ def data_command(spec: RunSpec) -> tuple[str, ...]:
 
 
 def data_key(spec: RunSpec) -> str:
-    """Return the key of the prepared data: its checksums and the command that prepared it."""
-    return next_key(_digest_of_data(spec), [a for a in spec.preparation if a != str(spec.data)])
+    """Return the key of the prepared data: its checksums, the command and its raw files."""
+    command = [argument for argument in spec.preparation if argument != str(spec.data)]
+    return next_key(_digest_of_data(spec), [*command, *_raw_files(command)])
+
+
+def _raw_files(command: Sequence[str]) -> list[str]:
+    """Return the name, size and time of each raw file that a preparation is given.
+
+    If one changes, the preparation runs again, and compares the content with its manifest.
+    """
+    raw = Path(command[command.index("--raw") + 1]) if "--raw" in command else None
+    files = sorted(raw.iterdir()) if raw is not None and raw.is_dir() else []
+    stats = [(path.name, path.stat()) for path in files if path.is_file()]
+    return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
 
 
 def _digest_of_data(spec: RunSpec) -> str:

@@ -139,8 +139,16 @@ def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
 
 def growth_bound(values: Sequence[float]) -> tuple[float, float]:
     """Return the limits of a grid that is extended by :data:`GROWTH` values at each end."""
-    below, above = values[1] / values[0], values[-1] / values[-2]
-    return values[0] / below**GROWTH, values[-1] * above**GROWTH
+    below, above = growth_factors(values)
+    return values[0] * below**GROWTH, values[-1] * above**GROWTH
+
+
+def growth_factors(values: Sequence[float]) -> tuple[float, float]:
+    """Return the factors from the first and the last value to the next ones outside the grid.
+
+    A first value of 0 has no next one, and after 0 values are doubled.
+    """
+    return values[0] / values[1], values[-1] / values[-2] if values[-2] else 2.0
 
 
 def arms_of(composed: Composed) -> dict[str, Arm]:
@@ -217,8 +225,10 @@ def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float,
     wider = dict(grid)
     for key, best in zip(grid, zip(*chosen)):
         values, (low, high) = grid[key], bound[key]
-        below, above = values[0] ** 2 / values[1], values[-1] ** 2 / values[-2]
-        start = (_rounded(below),) if values[0] in best and below >= low * (1 - TINY) else ()
+        factor_below, factor_above = growth_factors(values)
+        below, above = values[0] * factor_below, values[-1] * factor_above
+        grows = values[0] in best and low * (1 - TINY) <= below < values[0]
+        start = (_rounded(below),) if grows else ()
         end = (_rounded(above),) if values[-1] in best and above <= high * (1 + TINY) else ()
         wider[key] = (*start, *values, *end)
     return wider

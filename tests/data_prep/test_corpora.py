@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prep import stages
-from prep.files import SPLITS, find_raw, read_raw, write_lines
+from prep.files import ARCHIVES, SPLITS, find_raw, read_raw, write_lines
 from prep.pairs import Corpus, read_side
 from prep.stages import RawCorpus
 
@@ -30,6 +30,8 @@ def test_every_raw_file_can_be_downloaded(name, tmp_path):
     assert corpus.name == name
     for source in corpus.sources:
         assert source.urls and all("://" in url for url in source.urls)
+        # a page that a server sends in its place is noticed
+        assert source.digest or source.lines or source.name.endswith(ARCHIVES)
         (tmp_path / source.name).touch()
     if corpus.sources:
         paths = find_raw(tmp_path, corpus.raw_files).values()

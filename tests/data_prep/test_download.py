@@ -173,6 +173,39 @@ def test_a_wrong_file_is_not_kept_and_the_next_address_is_tried(
     assert (tmp_path / "train.tgz").read_bytes() == archive
 
 
+def test_a_page_of_the_server_is_no_text_of_the_published_length(server, tmp_path):
+    text = download.Source("train.en", (f"{server.url}/train.en",), lines=2)
+    server.content = b"<html>Log in to go on.</html>\n"
+    with pytest.raises(CommandError, match=r"has 1 lines, but the published one has 2"):
+        download.download_all([text], tmp_path)
+    assert names(tmp_path) == [".lock"]
+    server.content = b"A film.\nA dog.\n"
+    download.download_all([text], tmp_path)
+    assert names(tmp_path) == [".lock", "train.en", "train.en.sha256"]
+
+
+@pytest.mark.parametrize("damage", ["", "http://127.0.0.1", "\n"])
+def test_a_damaged_record_of_a_part_starts_over(server, tmp_path, damage):
+    begin(server, tmp_path)
+    (tmp_path / f"{NAME}.part.version").write_text(damage)
+    download.download_all([source(server.url)], tmp_path)
+    assert (tmp_path / NAME).read_bytes() == CONTENT and server.ranges == [None, None]
+
+
+@pytest.mark.parametrize("damage", ["", "\n", "0123  train.en.gz\n"])
+def test_a_damaged_record_of_a_checksum_says_what_to_do(tmp_path, damage):
+    (tmp_path / NAME).write_bytes(CONTENT)
+    (tmp_path / f"{NAME}.sha256").write_text(damage)
+    for check in (download.download_all, download.known_digests):
+        with pytest.raises(CommandError, match=r"sha256 has no SHA-256; remove it and train"):
+            check([source("http://127.0.0.1:9", digest=None)], tmp_path)
+
+
+def test_a_file_without_an_address_is_named(tmp_path):
+    with pytest.raises(CommandError, match=r"cannot download train\.en, which has no address; run"):
+        download.download_all([download.Source("train.en", ())], tmp_path)
+
+
 def test_no_such_file_and_no_server_say_what_to_do(server, tmp_path):
     nowhere = server.url.replace("/files", "/moved")
     download.download_all([source(nowhere, server.url)], tmp_path)

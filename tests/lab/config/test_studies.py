@@ -81,8 +81,34 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
             "dyt minus none in score is declared twice",
         ),
         ("tune: {seeds: [1]}", "tune must have the keys grid, seeds"),
-        ("tune: {grid: {optimization.lr: [1]}, seeds: [1]}", "lr has only one value"),
-        ("tune: {grid: {optimization.lr: [1, 1]}, seeds: [1]}", "lr has only one value"),
+        *(
+            (
+                f"tune: {{grid: {{optimization.lr: {values}}}, seeds: [1]}}",
+                "the grid of optimization.lr is .*; it must be a list of 2 or more different num",
+            )
+            for values in ("[1]", "[1, 1]", "[0.1, x]", "[.inf, 1]", "[-1, 1]", "[true, 2]", "12")
+        ),
+        *(
+            (
+                f"tune: {{grid: {{optimization.lr: [1, 2]}}, seeds: {seeds}}}",
+                "seeds is .*; it must be a list of 1 or more different integers",
+            )
+            for seeds in ("'12'", "[]", "[7, 7]", "[1.5]")
+        ),
+        (
+            "tune: {grid: {optimization.lr: [1, 2]}, seeds: [1], bound: [1, 2, 3]}",
+            "bound is .*; it must be .LEAST, GREATEST.",
+        ),
+        ("primary: [{arm: dyt, baseline: none, paired: 'no'}]", "paired is 'no'; it must be true"),
+        ("primary: [{arm: [dyt], baseline: none}]", "arm is .*; it must be text"),
+        *(
+            (
+                f"primary: [{{arm: {arm}, baseline: none}}]",
+                f"it compares {arm} with none; each must be an arm or the difference of two, as "
+                "A minus B, and none compared with itself",
+            )
+            for arm in ("none", "dyt minus dyt", "dyt minus none minus adanorm")
+        ),
         ("tune: {grid: {}, seeds: [1]}", "one or two keys"),
     ],
 )
@@ -102,7 +128,15 @@ def test_what_is_no_study_is_refused(tmp_path, text, message):
                 f"arm: adanorm, baseline: layernorm, test: equivalence, margin: {margin}",
                 "the margin is .* such as '0.5 points'",
             )
-            for margin in ("0.5", "points", "0.5 BLEU", "-1 points", "0 points", "nan points")
+            for margin in (
+                "0.5",
+                "points",
+                "0.5 BLEU",
+                "-1 points",
+                "0 points",
+                "nan points",
+                "inf points",
+            )
         ),
     ],
 )

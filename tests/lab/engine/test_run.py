@@ -40,6 +40,19 @@ def test_all_stages_run_in_order_and_once(name, runs):
     assert runs.take_calls() == []
 
 
+def test_a_changed_raw_corpus_is_prepared_again(runs, tmp_path):
+    """The preparation itself compares its inputs with those from which the data was made."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "train.en").write_text("one\n")
+    assert runs.run("toy", "--raw", str(raw)).returncode == 0
+    runs.take_calls()
+    assert runs.run("toy", "--raw", str(raw)).returncode == 0 and runs.take_calls() == []
+    (raw / "train.en").write_text("three\n")
+    assert runs.run("toy", "--raw", str(raw)).returncode == 0
+    assert [call[0] for call in runs.take_calls()] == ["data-prep/toy.py"]
+
+
 def last_lines(text):
     """The last two lines, without the time at their start."""
     return [line.split(maxsplit=1)[1] for line in text.splitlines()[-2:]]

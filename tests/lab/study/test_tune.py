@@ -86,6 +86,16 @@ def test_the_grid_does_not_grow_beyond_its_bound():
     assert (low, high) == pytest.approx((0.001 / 16, 0.002 * 16))
 
 
+@pytest.mark.parametrize(
+    ("values", "grown"),
+    [((0.0, 0.1), (0.0, 0.1, 0.2)), ((0.0, 0.1, 0.3), (0.0, 0.1, 0.3, 0.9))],
+)
+def test_a_grid_from_0_grows_upwards_only(values, grown):
+    """As those of dropout and warm-up."""
+    bound = {LR: growth_bound(values)}
+    assert extend({LR: values}, [(values[0],), (values[-1],)], bound)[LR] == pytest.approx(grown)
+
+
 def test_a_learning_rate_is_a_list_in_fairseq():
     keys = [LR, "lr_scheduler.warmup_updates"]
     assert point_overrides(keys, (0.0005, 4000)) == [
@@ -214,7 +224,7 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
             "seeds: [1, 11]",
             "the tuning seed 11 is also a seed of the study's runs",
         ),
-        ("[0.001, 0.002]", "[0.001]", f"the grid of {LR} has only one value"),
+        ("[0.001, 0.002]", "[0.001]", f"the grid of {LR} is [0.001]"),
         (STUDY[STUDY.index("tune:") :], "", "has no section tune"),
     ],
 )
@@ -224,6 +234,15 @@ def test_a_study_that_cannot_be_tuned_is_refused_before_anything_is_trained(
     study.write_text(STUDY.replace(before, after))
     refused = command(runs, "tune", study)
     assert refused.returncode == 1 and message in refused.stderr
+    assert runs.take_calls() == []
+
+
+@pytest.mark.parametrize("flags", [["--lr", "0.5"], ["--lr=0.5"]])
+def test_a_flag_that_the_grid_sets_is_refused(flags, runs, study):
+    """Otherwise every trial would train at it."""
+    refused = command(runs, "tune", study, "--", *flags)
+    assert refused.returncode == 1
+    assert "--lr cannot come after the --: optimization.lr=[0.001] sets it" in refused.stderr
     assert runs.take_calls() == []
 
 

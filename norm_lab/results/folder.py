@@ -23,6 +23,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -254,9 +255,18 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a CSV file, without empty cells."""
-    text = read_text(path) if path.exists() else ""
+    try:
+        for cells in csv_cells(read_text(path) if path.exists() else ""):
+            yield {name: _value(cell) for name, cell in cells.items()}
+    except (csv.Error, TypeError) as error:  # more cells in a row than columns
+        raise CommandError(f"{path} is not a table: {error}; publish it again") from error
+
+
+def csv_cells(text: str) -> Iterator[dict[str, str]]:
+    """Yield the cells of each row of a CSV file that are not empty, by column."""
+    csv.field_size_limit(sys.maxsize)
     for cells in csv.DictReader(io.StringIO(text)):
-        yield {name: _value(cell) for name, cell in cells.items() if cell}
+        yield {name: cell for name, cell in cells.items() if cell}
 
 
 def _value(cell: str) -> Any:
@@ -271,7 +281,8 @@ def cell(value: Any) -> str:
     """Return a value as JSON; a string without quotes, unless that would be ambiguous."""
     if _is_missing(value):
         return ""
-    if isinstance(value, str) and value and _value(value) == value:
+    # Python's writer of CSV leaves a lone carriage return without quotes, and its reader refuses it
+    if isinstance(value, str) and value and "\r" not in value and _value(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 

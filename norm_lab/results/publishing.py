@@ -15,6 +15,7 @@ replaced by an older one.
 from __future__ import annotations
 
 import argparse
+import csv
 import fcntl
 import gzip
 import hashlib
@@ -41,6 +42,7 @@ from norm_lab.results.folder import (
     Folder,
     RunKey,
     cell,
+    csv_cells,
     read_folder,
     run_key,
 )
@@ -88,13 +90,16 @@ def publish(source: Path, target: Path) -> Published:
         (ours,), failures = read.folders, read.failures
         _check_no_run_is_lost(ours, theirs)
         _check_no_newer_run_is_replaced(ours, theirs)
+        curves, failed = read.curves.to_csv(index=False), _csv(failures.map(cell), FAILURES)
+        tables = _tables_of_runs(runs)
         archive_kept(runs.to_dict("records"), target)
-        write_text(target / CURVES, read.curves.to_csv(index=False))
+        write_text(target / CURVES, curves)
         if failures.empty:
             (target / FAILURES).unlink(missing_ok=True)  # the runs in it now have a result
         else:
-            write_text(target / FAILURES, failures.map(cell).to_csv(index=False))
-        _write_runs(runs, target)
+            write_text(target / FAILURES, failed)
+        for name, text in tables:
+            write_text(target / name, text)
         for path, digest in theirs.digests.items():  # they would take precedence
             _remove_unchanged(path, digest, _digest)
         for result in theirs.results:
@@ -195,8 +200,8 @@ def archive_kept(runs: Iterable[Mapping[str, Any]], target: Path) -> None:
                 members.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
 
 
-def _write_runs(runs: pd.DataFrame, target: Path) -> None:
-    """Write ``runs.csv`` and ``shared.json``."""
+def _tables_of_runs(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the names and texts of ``runs.csv`` and ``shared.json``, in the order of writing."""
     # the names of the runs determine those of the artifacts
     texts = runs.drop(columns=["folder", *runs.filter(regex=r"^kept\..*\.file$")]).map(cell)
     texts = texts.loc[:, texts.any()]
@@ -205,9 +210,21 @@ def _write_runs(runs: pd.DataFrame, target: Path) -> None:
     first = runs.astype(object).iloc[0]
     shared = {name: first[name] for name in sorted(texts) if name not in varying}
     # first with every value, so that neither the old nor the new shared.json makes a row wrong
-    write_text(target / RUNS, texts.to_csv(index=False))
-    write_text(target / SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
-    write_text(target / RUNS, texts[varying].to_csv(index=False))
+    return [
+        (RUNS, _csv(texts, RUNS)),
+        (SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n"),
+        (RUNS, _csv(texts[varying], RUNS)),
+    ]
+
+
+def _csv(cells: pd.DataFrame, name: str) -> str:
+    """Return a table of cells as CSV; CommandError if it would be read otherwise."""
+    text: str = cells.to_csv(index=False)
+    rows = [{key: cell for key, cell in row.items() if cell} for row in cells.to_dict("records")]
+    with suppress(csv.Error):
+        if list(csv_cells(text)) == rows:
+            return text
+    raise CommandError(f"{name} would not be read as it is written; nothing was changed")
 
 
 def _remove_unchanged(path: Path, digest: str, digest_of: Callable[[Path], str]) -> None:

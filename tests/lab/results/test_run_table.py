@@ -280,6 +280,23 @@ def test_a_folder_is_published_in_place_and_completed(sweep, tmp_path):
     assert_equal(both, tables(sweep))
 
 
+@pytest.mark.parametrize("value", ["a\rb", "\r", "x" * 200_000, 'a "b",\nc\r\n', "\ufeffa"])
+def test_any_text_is_published_as_it_is(value, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(), made_up(seed=2, versions={"torch": value}))
+    assert publish_command([str(folder), str(folder)]) == 0
+    assert not list(folder.glob("*seed*.json"))
+    assert read_results(folder)["versions.torch"].tolist() == ["2.13.0", value]
+
+
+def test_a_table_that_would_be_read_otherwise_is_not_written(tmp_path, monkeypatch):
+    (folder,) = folder_of(tmp_path, made_up(), made_up(seed=2))
+    before = {path.name: path.read_bytes() for path in folder.rglob("*.json")}
+    monkeypatch.setattr("norm_lab.results.publishing.cell", lambda value: f"{value}\r")
+    with pytest.raises(CommandError, match="runs.csv would not be read as it is written"):
+        publish(folder, folder)
+    assert {path.name: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
 @pytest.mark.parametrize("written", range(4))  # of its four files
 def test_an_interrupted_publication_changes_no_value(written, tmp_path, monkeypatch):
     """The third run differs in a value that the first two share."""

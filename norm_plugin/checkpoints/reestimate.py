@@ -123,8 +123,7 @@ def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
 
     from norm_plugin.models.divergence import DivergenceWatch
 
-    if getattr(model, "watch", None) is None:  # to raise at a batch that is not finite
-        model.watch = DivergenceWatch(model)
+    DivergenceWatch(model)  # its hooks raise at a batch that is not finite
     on_gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     model.to(device).train()

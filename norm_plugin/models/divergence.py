@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
@@ -36,16 +37,42 @@ def root_mean_square(
 class DivergenceWatch:
     """Measures the input of every norm in training, and checks the values once per forward.
 
-    Reading a value waits for the GPU, so the values of all sites are read together.
+    Reading a value waits for the GPU, so the values of all sites are read together, and only in
+    every 100th update, from the first, and where fairseq repeats an update whose gradient is not
+    finite. The hooks that measure exist only then.
+
+    Args:
+        model: until its first ``set_num_updates``, every training forward is checked.
     """
+
+    EVERY = 100
 
     def __init__(self, model: nn.Module) -> None:
         self.looks: list[tuple[str, Norm, Tensor]] = []  # site, norm, root mean square ()
         self.last: dict[str, float] = {}
         self.last_update = 0
-        for name, module in model.named_modules():
-            if isinstance(module, Norm):
-                module.register_forward_pre_hook(partial(self.look, name))
+        self.handles = self.attach(model)
+
+    def attach(self, model: nn.Module) -> list[RemovableHandle]:
+        """Check every training forward of ``model`` until the returned hooks are removed."""
+        before = [
+            module.register_forward_pre_hook(partial(self.look, name))
+            for name, module in model.named_modules()
+            if isinstance(module, Norm)
+        ]
+        return [*before, model.register_forward_hook(self._after_forward)]
+
+    def set_num_updates(self, model: nn.Module, num_updates: int) -> None:
+        """Attach the hooks for the next update, or remove them; ``num_updates`` are done."""
+        if num_updates % self.EVERY:
+            for handle in self.handles:
+                handle.remove()
+            self.handles = []
+        elif not self.handles:
+            self.handles = self.attach(model)
+
+    def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
+        self.check(getattr(model, "updates_done", 0) + 1)
 
     def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """Record a norm's input: a hook. inputs: x and, in fairseq's stacks, mask and layout."""

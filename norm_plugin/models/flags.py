@@ -80,7 +80,10 @@ CHOICES = {
         "each head), full (all of them, before the heads are split, as in OLMo 2)",
     ),
     NAN_CHECK: Choice(
-        lambda: ON_OFF, "on", "stop training if the input of a norm is NaN or infinite"
+        lambda: ON_OFF,
+        "on",
+        "stop training if the input of a norm is NaN or infinite, and name the norm; checked in "
+        "every 100th update and where a gradient is not finite",
     ),
     KERNELS_CHOICE: Choice(
         lambda: KERNELS,

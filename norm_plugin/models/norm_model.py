@@ -118,13 +118,6 @@ class NormModel(BaseFairseqModel):
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`training_state` returned; not called if that was empty."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call fairseq's forward; in training, raise FloatingPointError if the run diverges."""
-        output = super().forward(*args, **kwargs)
-        if self.watch is not None:
-            self.watch.check(self.updates_done + 1)
-        return output
-
     def load_state_dict(
         self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
@@ -155,6 +148,8 @@ class NormModel(BaseFairseqModel):
                 counts[0] + 1,  # the stored count precedes the last update
             )
         self.updates_done = num_updates
+        if self.watch is not None:
+            self.watch.set_num_updates(self, num_updates)
         super().set_num_updates(num_updates)
 
 

@@ -27,6 +27,7 @@ from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.nan_detector import NanDetector
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
@@ -206,6 +207,24 @@ def around_update(train_step: Function, trainer: Any, *args: Any, **kwargs: Any)
     scale = loss_scale(trainer.optimizer, next(trainer.get_model().parameters()))
     with recorder.recording(trainer.criterion, trainer.get_num_updates, scale):
         return train_step(trainer, *args, **kwargs)
+
+
+@wraps(NanDetector, "__init__", "tests/models/test_divergence.py")
+def around_nan_detector(
+    init: Function,
+    detector: Any,
+    model: nn.Module,
+    forward: bool = True,
+    backward: bool = True,
+) -> None:
+    """While fairseq repeats an update whose gradient was not finite, the inputs of the norms are
+    checked, so that the error names the first norm that sees the fault. Its hooks on the backward
+    pass fail at an encoder, whose output is a dict of lists."""
+    models = [module for module in model.modules() if isinstance(module, NormModel)]
+    init(detector, model, forward=forward, backward=backward and not models)
+    for module in models:
+        if module.watch is not None:
+            detector.fhooks.extend(module.watch.attach(module))  # fairseq removes them
 
 
 @wraps(Trainer, "begin_valid_epoch", "tests/models/test_two_workers.py")

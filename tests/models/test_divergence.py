@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from fairseq.nan_detector import NanDetector
 
 from commands import train
 from norm_plugin.models.divergence import root_mean_square
@@ -24,7 +25,7 @@ def spoil(model, value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_the_site_the_update_and_the_last_finite_values_are_named(value, build, batch):
     model = build("--norm-type", "powernorm", "--norm-warmup-updates", "1", *PRE)
-    model.set_num_updates(6)
+    model.set_num_updates(100)
     inputs = []
     norm = model.get_submodule(SITE)
     handle = norm.register_forward_pre_hook(lambda _, args: inputs.append(args))
@@ -35,12 +36,14 @@ def test_the_site_the_update_and_the_last_finite_values_are_named(value, build, 
     assert not batch_first
     rms = x[~mask.t()].square().mean().sqrt().item()
     spoil(model, value)
-    model.set_num_updates(7)
+    model.set_num_updates(200)
     with pytest.raises(FloatingPointError) as error:
         model(**batch)
     message = str(error.value)
-    assert message.startswith(f"{SITE} (PowerNorm): its input has a NaN or an infinity in update 8")
-    assert f"the last finite one, in update 7, had a root mean square of {rms:.4g}" in message
+    assert message.startswith(
+        f"{SITE} (PowerNorm): its input has a NaN or an infinity in update 201"
+    )
+    assert f"the last finite one, in update 101, had a root mean square of {rms:.4g}" in message
     assert f"its last finite psi2 is within {low:.4g} and {high:.4g}" in message
 
 
@@ -49,6 +52,21 @@ def test_only_training_is_watched_and_off_watches_nothing(build, batch):
     for model in (watched.eval(), unwatched):
         spoil(model, math.nan)
         assert model(**batch)[0].isnan().any()
+
+
+def test_other_updates_are_checked_only_where_fairseq_repeats_one(build, batch):
+    model = build(*PRE)
+    for update in range(2):  # the second one removes the hooks of the first
+        model.set_num_updates(update)
+        model(**batch)
+    assert len(model.watch.last) == 2 * 2 + 1 + 2 * 3 + 1
+    spoil(model, math.nan)
+    assert model(**batch)[0].isnan().any()
+    assert not model.get_submodule(SITE)._forward_pre_hooks
+    with pytest.raises(FloatingPointError, match=SITE), NanDetector(model):
+        model.set_num_updates(1)  # fairseq tells the model again
+        model(**batch)
+    assert model(**batch)[0].isnan().any()
 
 
 def test_padding_may_hold_anything(build, batch, task):

@@ -117,10 +117,10 @@ class LayerNorms:
         attribute = self.layer.attributes.get((branch, slot))
         if attribute is None:
             return x
-        norm: Any = getattr(self.layer, attribute)
-        if not norm.training:  # in inference no norm uses the mask
-            inputs: tuple[Any, ...] = (x,)
-        else:
+        norm: Any = self.layer._modules[attribute]
+        inputs: tuple[Any, ...] = (x,)
+        # Only batch statistics depend on the mask; hooks that measure norms read it, too
+        if norm.training and (norm.batch_statistics or norm._forward_pre_hooks):
             norm.call = self.calls[attribute]
             self.calls[attribute] += 1
             inputs = (x, self.padding_mask, False)
@@ -128,16 +128,26 @@ class LayerNorms:
         return y
 
 
+def dropped(dropout: FairseqDropout, x: Tensor) -> Tensor:
+    """Return ``dropout(x)``, without the calls of two modules, which cost a GPU's host time."""
+    if dropout.p > 0 and (dropout.training or dropout.apply_during_inference):
+        return torch.dropout(x, dropout.p, train=True)
+    return x
+
+
 class PlannedLayer(nn.Module):
     """The parts of the forward that the layers of both stacks share, as given by the plan.
 
     Attributes:
         placement: how the branches join the stream.
+        is_plain: whether the placement changes nothing but where the norms are, at INPUT or SUM,
+            so that no method of it need be called.
         attributes: the name of the norm at each branch and slot.
     """
 
     embed_dim: int
     placement: Placement
+    is_plain: bool
     attributes: dict[tuple[str, str], str]
     self_attn: MultiheadAttention
     fc1: nn.Module
@@ -168,6 +178,8 @@ class PlannedLayer(nn.Module):
             dim = last_map.in_features if slot == INNER else self.embed_dim
             setattr(self, site.attribute, plan.at(site).build(dim))
         self.placement = placement(place)
+        slots = {slot for _, slot in self.attributes}
+        self.is_plain = slots <= {INPUT, SUM} and not placement.acts_in_layers()
         if plan.fused_dropout:
             self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
@@ -181,28 +193,36 @@ class PlannedLayer(nn.Module):
 
     def norms(self, padding_mask: Tensor | None) -> LayerNorms:
         """Return the norms for a forward with this mask, (B, T), and give them to the placement."""
-        self.placement.norm = norm = LayerNorms(self, padding_mask)
+        norm = LayerNorms(self, padding_mask)
+        if not self.is_plain:
+            self.placement.norm = norm
         return norm
 
     def branch_input(self, branch: str, x: Tensor, norm: LayerNorms) -> tuple[Tensor, Tensor]:
         """Compute x, z = read(norm_stream(x)), y = enter(norm_input(z)); return x, y, (T, B, C)."""
+        if self.is_plain:
+            return x, norm(branch, INPUT, x)
         x, z = self.placement.read(norm(branch, STREAM, x), branch)
         return x, self.placement.enter(norm(branch, INPUT, z), branch)
 
     def feed_forward(self, y: Tensor, norm: LayerNorms) -> Tensor:
         """Return W_2 norm_inner(inside(dropout(act(W_1 y)))), (T, B, C)."""
-        h = self.activation_dropout_module(self.activation_fn(self.fc1(y)))
-        f: Tensor = self.fc2(norm("ffn", INNER, self.placement.inside(h, "ffn")))
+        h = dropped(self.activation_dropout_module, self.activation_fn(self.fc1(y)))
+        if not self.is_plain:
+            h = norm("ffn", INNER, self.placement.inside(h, "ffn"))
+        f: Tensor = self.fc2(h)
         return f
 
     def join(self, branch: str, x: Tensor, f: Tensor, norm: LayerNorms) -> Tensor:
         """Return norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
         if isinstance(self.dropout_module, FusedDropout):
             return norm(branch, SUM, self.dropout_module.sum(x, f))
+        if self.is_plain:
+            return norm(branch, SUM, x + dropped(self.dropout_module, f))
         if self.placement.norm_before_dropout:
-            fx = self.dropout_module(norm(branch, OUTPUT, f))
+            fx = dropped(self.dropout_module, norm(branch, OUTPUT, f))
         else:
-            fx = norm(branch, OUTPUT, self.dropout_module(f))
+            fx = norm(branch, OUTPUT, dropped(self.dropout_module, f))
         return norm(branch, SUM, self.placement.join(x, fx, branch))
 
     # ---- within the attentions -------------------------------------------------------------------
@@ -263,7 +283,7 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
             large = 1e8 if x.dtype == torch.float32 else 1e4
             attn_mask = attn_mask.masked_fill(attn_mask.to(torch.bool), -large)
         norm = self.norms(encoder_padding_mask)
-        x = self.placement.begin(x)
+        x = x if self.is_plain else self.placement.begin(x)
 
         x, y = self.branch_input("self", x, norm)
         f, _ = self.self_attn(
@@ -278,7 +298,8 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
 
         x, y = self.branch_input("ffn", x, norm)
         f = self.feed_forward(y, norm)
-        x = self.placement.end(self.join("ffn", x, f, norm))
+        x = self.join("ffn", x, f, norm)
+        x = x if self.is_plain else self.placement.end(x)
         return (x, f) if self.return_fc else x
 
 
@@ -314,7 +335,7 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
             self_attn_padding_mask: (B, T), True at padding.
         """
         norm = self.norms(self_attn_padding_mask)
-        x, attn = self.placement.begin(x), None
+        x, attn = x if self.is_plain else self.placement.begin(x), None
 
         x, y = self.branch_input("self", x, norm)
         restore(self.self_attn, incremental_state, prev_self_attn_state)
@@ -352,7 +373,8 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
 
         x, y = self.branch_input("ffn", x, norm)
         x = self.join("ffn", x, self.feed_forward(y, norm), norm)
-        return self.placement.end(x), attn, self._state_for_onnx(incremental_state)
+        x = x if self.is_plain else self.placement.end(x)
+        return x, attn, self._state_for_onnx(incremental_state)
 
     def _keys(
         self,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models import MODEL_REGISTRY, BaseFairseqModel, FairseqEncoder
 from fairseq.modules import FairseqDropout
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
@@ -51,6 +51,7 @@ class NormModel(BaseFairseqModel):
     stock_settings: ClassVar[type[FairseqDataclass]] = NormConfig
     watch: DivergenceWatch | None = None
     updates_done = 0
+    _told: list[Any] | None = None  # what has set_num_updates; a walk costs a GPU's host time
     cfg: NormConfig
 
     @classmethod
@@ -135,22 +136,30 @@ class NormModel(BaseFairseqModel):
 
     def set_num_updates(self, num_updates: int) -> None:
         """Set the updates done; log if training restarts with existing running statistics."""
-        counts = [
-            norm.updates_counted
-            for norm in self.modules()
-            if isinstance(norm, BatchStatisticsNorm) and not norm.counts_forwards
-        ]
-        if counts and num_updates < counts[0]:
+        told = self._told
+        if told is None:
+            # FairseqEncoder's own only tells the modules inside it, which are listed
+            told = self._told = [
+                module
+                for module in self.modules()
+                if hasattr(module, "set_num_updates")
+                and type(module).set_num_updates is not FairseqEncoder.set_num_updates
+                and module is not self
+            ]
+        counting = (m for m in told if isinstance(m, BatchStatisticsNorm) and not m.counts_forwards)
+        first = next(counting, None)
+        if first is not None and num_updates < first.updates_counted:
             logger.info(
                 "training restarts at update %d: the norms keep the running statistics of %d "
                 "updates, and their warm-up restarts",
                 num_updates,
-                counts[0] + 1,  # the stored count precedes the last update
+                first.updates_counted + 1,  # the stored count precedes the last update
             )
         self.updates_done = num_updates
         if self.watch is not None:
             self.watch.set_num_updates(self, num_updates)
-        super().set_num_updates(num_updates)
+        for module in told:
+            module.set_num_updates(num_updates)
 
 
 def pruning_of(

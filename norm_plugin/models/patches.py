@@ -54,7 +54,6 @@ from norm_plugin.models.stored_settings import check_settings, plain
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     average_running_statistics,
-    set_loss_scale,
 )
 
 logger = logging.getLogger(__name__)
@@ -153,13 +152,29 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
 
     ``FairseqTask.train_step`` also tells the model the number of updates; some tasks do not.
     """
-    norms = (module for module in model.modules() if isinstance(module, BatchStatisticsNorm))
-    first = next(norms, None)
-    if first is not None:
-        set_loss_scale(model, loss_scale(optimizer, first.weight))
-    for module in model.modules():
-        if isinstance(module, NormModel):
-            module.set_num_updates(update_num)
+    norms, models = told_modules(model)
+    if norms:
+        scale = loss_scale(optimizer, norms[0].weight)
+        for norm in norms:
+            norm.loss_scale = scale
+    for module in models:
+        module.set_num_updates(update_num)
+
+
+TOLD = "_told_modules"
+
+
+def told_modules(model: nn.Module) -> tuple[list[BatchStatisticsNorm], list[NormModel]]:
+    """Return what :func:`tell_norms` tells; listed once, since a walk costs a GPU's host time."""
+    told: tuple[list[BatchStatisticsNorm], list[NormModel]] | None = vars(model).get(TOLD)
+    if told is None:
+        modules = list(model.modules())
+        told = (
+            [module for module in modules if isinstance(module, BatchStatisticsNorm)],
+            [module for module in modules if isinstance(module, NormModel)],
+        )
+        vars(model)[TOLD] = told
+    return told
 
 
 @wraps(FairseqTask, "train_step", "tests/models/test_patches.py")

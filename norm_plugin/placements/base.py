@@ -178,6 +178,12 @@ class Placement(nn.Module):
         return x
 
     @classmethod
+    def acts_in_layers(cls) -> bool:
+        """Return whether a method of the equation does more in a layer than return x or x + f."""
+        methods = ("begin", "read", "enter", "inside", "join", "end")
+        return cls.streams > 1 or any(overrides(cls, method) for method in methods)
+
+    @classmethod
     def acts_at_final_norm(cls) -> bool:
         """Return whether the two methods below are used: with several streams, or if overridden."""
         own = overrides(cls, "before_final_norm") or overrides(cls, "after_final_norm")

@@ -80,10 +80,20 @@ def test_a_forward_too_long_ago_is_refused(ragged):
     norm = new_norm("unified")
     x, mask = ragged()
     y = checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
-    for seed in range(1, 20):
-        norm(*ragged(seed))
+    with torch.no_grad():  # as a checkpoint's first forward is
+        for seed in range(1, 20):
+            norm(*ragged(seed))
     with pytest.raises(RuntimeError, match="its input is none of the last 16 that are stored"):
         y.sum().backward()
+
+
+def test_only_a_forward_that_may_be_recomputed_is_stored(ragged):
+    norm = new_norm("unified")
+    norm(*ragged())
+    assert not norm._forwards.forwards
+    with torch.no_grad():
+        norm(*ragged())
+    assert len(norm._forwards.forwards) == 1
 
 
 @every_form

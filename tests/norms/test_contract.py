@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from batches import new_norm, step, upstream
 from norm_plugin.checks.norms import CHECKS
 from norm_plugin.checks.user_dir import failure
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
+from norm_plugin.norms.base.contract import valid_positions
 
 DIM = 12
 REFUSED = [(name, *case) for name, entry in ENTRIES.items() for case in entry.refused]
@@ -174,3 +176,18 @@ def test_released_adanorm_has_a_gradient_at_a_constant_row():
     expected = torch.full((1, DIM), -1e5 / 12)
     expected[0, 0] += 1e5
     torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_mask_is_inverted_once_until_it_changes():
+    x, mask = torch.ones(3, 2, DIM), torch.tensor([[False, False, True], [False, True, True]])
+    valid = valid_positions(x, mask)
+    assert valid_positions(x, mask) is valid and valid.is_contiguous()
+    assert valid_positions(x.transpose(0, 1), mask, batch_first=True).equal(~mask)
+    assert valid_positions(x, mask).equal(~mask.t())
+    mask[0, 0] = True
+    assert valid_positions(x, mask).equal(~mask.t())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of traces
+        traced = torch.jit.trace(valid_positions, (x, mask))
+    other = torch.zeros_like(mask)
+    assert traced(x, other).equal(~other.t())

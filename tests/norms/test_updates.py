@@ -57,8 +57,17 @@ def test_a_trainer_that_reports_updates_is_believed(name):
         norm.set_num_updates(reported)
         accumulate(norm)
         torch.optim.SGD(norm.parameters(), lr=0.1).step()
-        assert norm.num_updates == norm.updates_counted == reported
+        assert norm.updates_counted == reported
         assert norm.in_warmup == (reported < 2)
+    norm.set_num_updates(3)
+    assert copy.deepcopy(norm).updates_counted == norm.state_dict()["num_updates"] == 3
+    for write in (norm.eval, norm.double):  # both leave the reported number in the buffer
+        norm.set_num_updates(4 + norm.updates_counted)
+        write()
+        assert norm.num_updates == norm.updates_counted
+    norm.set_num_updates(5)
+    norm.load_state_dict({**norm.state_dict(), "num_updates": torch.tensor(9)})
+    assert norm.updates_counted == 9
 
 
 def test_the_released_powernorm_counts_forwards():

@@ -138,7 +138,9 @@ class AffineNorm(Norm):
 
 
 def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) -> Tensor:
-    """Return a bool mask of the real positions of ``x``, without its last dimension.
+    """Return a bool mask of the real positions of ``x``, contiguous, without its last dimension.
+
+    It is computed once for all norms that get the same mask, and kept on that tensor.
 
     Args:
         x: (T, B, C), or (B, T, C) with ``batch_first``, or any (..., C).
@@ -148,8 +150,18 @@ def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) 
         ValueError: the mask does not fit ``x``.
     """
     time_first = x.dim() == 3 and not batch_first
-    mask = padding_mask.t() if time_first and padding_mask.dim() == 2 else padding_mask
-    if mask.shape != x.shape[:-1]:
+    transposed = time_first and padding_mask.dim() == 2
+    if _must_be_recorded(padding_mask):
+        valid = _not_padding(padding_mask, transposed)
+    else:
+        stream = torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
+        key = (padding_mask._version, transposed, stream)
+        known = vars(padding_mask).get(_VALID)
+        if known is None or known[0] != key:
+            known = key, _not_padding(padding_mask, transposed)
+            vars(padding_mask)[_VALID] = known
+        valid = known[1]
+    if valid.shape != x.shape[:-1]:
         wanted = (x.size(1), x.size(0)) if time_first else tuple(x.shape[:-1])
         order = ""
         if x.dim() == 3:
@@ -158,4 +170,24 @@ def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) 
             f"padding_mask has shape {tuple(padding_mask.shape)}; an input of shape "
             f"{tuple(x.shape)} with batch_first={batch_first} needs {wanted}{order}"
         )
-    return ~mask.to(torch.bool)
+    return valid
+
+
+_VALID = "_valid_positions"
+
+
+def _must_be_recorded(mask: Tensor) -> bool:
+    """Return whether a graph or a trace of this forward would keep a stored result as a constant.
+
+    So would a tensor of inference mode, which does not say when it changes.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or mask.is_inference()
+        or torch.jit.is_tracing()
+        or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _not_padding(mask: Tensor, transposed: bool) -> Tensor:
+    return (~(mask.t() if transposed else mask).to(torch.bool)).contiguous()

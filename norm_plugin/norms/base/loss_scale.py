@@ -39,12 +39,19 @@ _PASSES: weakref.WeakValueDictionary[int, ScaledPass] = weakref.WeakValueDiction
 """The running backward passes, by the id that torch gives each."""
 
 
+@functools.cache
 def observe_scalers() -> None:
     """Patch ``scale`` of GradScaler and its subclasses, once each, to mark the losses it scales."""
     for cls in _with_subclasses(GradScaler):
-        scale = vars(cls).get("scale")
-        if scale is not None and not hasattr(scale, MARK):
-            setattr(cls, "scale", _marking(scale))  # noqa: B010  mypy knows methods as constants
+        _observe(cls)
+    # mypy knows methods as constants
+    setattr(GradScaler, "__init_subclass__", classmethod(_observe))  # noqa: B010
+
+
+def _observe(cls: type[GradScaler]) -> None:
+    scale = vars(cls).get("scale")
+    if scale is not None and not hasattr(scale, MARK):
+        setattr(cls, "scale", _marking(scale))  # noqa: B010
 
 
 def _with_subclasses(cls: type[GradScaler]) -> Iterator[type[GradScaler]]:

@@ -16,6 +16,20 @@ def is_recomputing() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+_saved_tensor_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""Returns the hooks on tensors that a graph saves, or None; torch 2.6 and 2.7 do not have it."""
+
+
+def may_be_recomputed() -> bool:
+    """Return whether activation checkpointing may recompute the running forward later.
+
+    It runs the first forward without gradients, or with hooks on the tensors that the graph saves.
+    """
+    if _saved_tensor_hooks is None or not torch.is_grad_enabled():
+        return True
+    return _saved_tensor_hooks(True) is not None
+
+
 class Forward(NamedTuple):
     """A training forward that a backward pass may still recompute.
 
@@ -57,9 +71,13 @@ class Forwards:
         Raises:
             RuntimeError: a recomputed forward is no longer stored.
         """
-        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
-        if not is_recomputing():
+        again = is_recomputing()
+        if not again:
             self.current = [None]
+            if not may_be_recomputed():
+                return
+        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
+        if not again:
             self.forwards = [*self.forwards, Forward(sample, call, self.current)][-self.capacity :]
             return
         forward = self._find(sample, call)

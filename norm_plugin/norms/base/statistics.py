@@ -89,12 +89,18 @@ class BatchStatisticsNorm(AffineNorm):
         # for that buffer in that version; a changed or another buffer is read again.
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
         self._trainer_counts = self._optimizer_counts = False
+        self._reported: int | None = None  # by a trainer; the buffer does not hold it yet
         self._forwards_counted = 0  # by this object; not needed after an optimizer's step
         self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
         self._averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
         COUNTING.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a norm to be copied or pickled."""
+        self._write_count()
+        return vars(self).copy()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copied or unpickled norm, whose buffers have new version counters."""
@@ -114,7 +120,18 @@ class BatchStatisticsNorm(AffineNorm):
             value = state_dict.get(f"{prefix}{name}")
             if isinstance(value, Tensor) and not value.is_meta:
                 self._check_loaded(f"{prefix}{name}", name, value)
+        self._write_count()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._write_count()
+        super()._save_to_state_dict(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> BatchStatisticsNorm:
+        """Set whether the norm trains, as for any module."""
+        if not mode:
+            self._write_count()  # a compiled inference reads the buffer
+        return super().train(mode)
 
     def _check_loaded(self, key: str, name: str, value: Tensor) -> None:
         advice = "the checkpoint is damaged or its training diverged; load another one"
@@ -293,6 +310,8 @@ class BatchStatisticsNorm(AffineNorm):
 
     @property
     def _updates(self) -> int:
+        if self._reported is not None:
+            return self._reported
         buffer, version, count = self._count_read
         if self.num_updates.is_meta:
             return count
@@ -322,10 +341,18 @@ class BatchStatisticsNorm(AffineNorm):
         return InferenceAffine(gain, self.bias.detach().double() - gain * mean)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Set the number of updates done so far; fairseq calls this before each forward."""
-        if not self.counts_forwards:
-            self._trainer_counts = True
-            self._count(num_updates)
+        """Set the number of updates done so far; fairseq calls this before each forward.
+
+        The buffer gets the number when it is saved or copied: to write it would be a kernel per
+        norm and update.
+        """
+        if not self.counts_forwards and num_updates != self._reported:
+            self._trainer_counts, self._reported = True, num_updates
+
+    def _write_count(self) -> None:
+        reported, self._reported = self._reported, None
+        if reported is not None:
+            self._count(reported)
 
     def _count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer or an optimizer counts them."""
@@ -357,6 +384,7 @@ class BatchStatisticsNorm(AffineNorm):
             self._count_read = (self.num_updates, known, num_updates)
 
     def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> BatchStatisticsNorm:
+        self._write_count()
         before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         super()._apply(fn, *args, **kwargs)
         for name, old in before.items():

@@ -72,8 +72,9 @@ def draw(axes: Any, name: str) -> None:
             which = f"layers {layers[0]} to {layers[-1]}" if len(layers) > 1 else "layer 1"
             where = {"rotation": 90, "ha": "center", "color": LINE}
             axes.text(BRANCH + 0.7, y + 0.25, f"{which} of {LAYERS}", **where)
+        bottom = y
         for branch, letter in (("self", "A"), ("ffn", "F")):
-            y = draw_branch(axes, kind(place(layers[-1])), branch, letter, y)
+            y = draw_branch(axes, kind(place(layers[-1])), branch, letter, y, bottom)
     top = draw_top(axes, cls, y + 0.15)
     for number in range(cls.streams):
         x = X - GAP * number
@@ -110,7 +111,11 @@ def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
 
 
 def factors(placement: Placement, branch: str) -> dict[str, float]:
-    """Return the factors of the stream, the branch, its input and the layer's input at a sum."""
+    """Return factors at a branch: those of what it reads, and of what is summed after it.
+
+    The layer's input and the stream are read; the two and the branch's output are summed.
+    ``input`` is the factor of the branch's input after its norm.
+    """
     placement.norm = lambda branch, slot, x: x
     zero, ones = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
     coefficients = {}
@@ -120,13 +125,21 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
         ("branch", zero, zero, ones),
     ):
         placement.eval().begin(bottom)
-        stream, _ = placement.read(x, branch)
+        placement.others = [zero] * len(placement.others)  # they are streams, not the input again
+        stream, read = placement.read(x, branch)
+        coefficients[f"{name} read"] = read.mean().item()
         coefficients[name] = placement.join(stream, fx, branch).mean().item()
     return {**coefficients, "input": placement.enter(ones, branch).mean().item()}
 
 
-def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) -> float:
-    """Draw a branch that leaves the stream at height y; return the height above it."""
+def draw_branch(
+    axes: Any, kind: Placement, branch: str, letter: str, y: float, bottom: float
+) -> float:
+    """Draw a branch that leaves the stream at height y; return the height above it.
+
+    Args:
+        bottom: the height at which the layer begins.
+    """
     slots, times = kind.norms_of(branch), factors(kind, branch)
     for name, at in (
         ("stream", (X - 0.08, y + STEP - 0.12, "right")),
@@ -138,8 +151,8 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
     if times["layer"]:  # the input of the layer is added again
         arrow(
             axes,
-            (X, y - STEP - 0.3),
-            (X - 0.3, y - STEP - 0.3),
+            (X, bottom + 0.18),
+            (X - 0.3, bottom + 0.18),
             (X - 0.3, y + STEP + 0.1),
             (X - 0.07, y + STEP + 0.1),
         )
@@ -152,7 +165,13 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
         arrow(axes, (X - GAP * (number + 1), low + 0.12), (X, low + 0.12))
     foot = low + 0.12 if own else low
     middle = (low + high) / 2 + 0.06
-    arrow(axes, (X, foot), (BRANCH, foot), (BRANCH, middle - 0.13))
+    into_branch = ((BRANCH, foot), (BRANCH, middle - 0.13))
+    beside = branch != "self" and times["layer read"]  # as in parallel branches
+    if beside:
+        low = bottom + 0.04
+        arrow(axes, (X, low), (X + 0.25, low), (X + 0.25, foot), *into_branch)
+    if times["stream read"] or not beside:
+        arrow(axes, (X, foot), *into_branch)
     if INPUT in slots:
         norm(axes, (X + BRANCH) / 2, foot - 0.11, "norm")
     box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": LINE}

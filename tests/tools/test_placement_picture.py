@@ -6,7 +6,7 @@ import pytest
 
 from declared_tables import each_layer
 from norm_plugin.placements import IN_ATTENTION, PLACEMENTS
-from placement_picture import NORM, main, picture
+from placement_picture import BRANCH, NORM, X, main, picture
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
@@ -40,6 +40,27 @@ class Drawn(Placement):
         assert "\N{MULTIPLICATION SIGN}2" in (tmp_path / "own.svg").read_text("utf-8")
     finally:
         PLACEMENTS.pop("own-drawn", None)
+
+
+class Parallel(PLACEMENTS["pre"]):
+    """Both branches read the input of the layer."""
+
+    def begin(self, x):
+        self.x_layer = x
+        return x
+
+    def read(self, x, branch):
+        return x, self.x_layer
+
+
+@pytest.mark.parametrize("cls", [PLACEMENTS["pre"], Parallel])
+def test_a_branch_begins_where_it_reads(cls, monkeypatch):
+    monkeypatch.setitem(PLACEMENTS, "drawn", cls)
+    (axes,) = picture(["drawn"]).axes
+    paths = [line.get_xydata() for line in axes.lines]
+    attention, ffn = (path[0, 1] for path in paths if path[0, 0] == X and path[-2, 0] == BRANCH)
+    sums = [path[0, 1] for path in paths if path[0, 0] == BRANCH and path[-1, 0] > X]
+    assert (ffn < min(sums)) == (cls is Parallel), (attention, ffn, sums)
 
 
 def test_a_choice_of_placements_does_not_replace_the_published_picture(capsys):

@@ -137,6 +137,8 @@ BROKEN = {
     "padding": lambda self, x, valid: x - x.flatten(0, -2).mean(0),
     "determinism": noise,
     "gradient": lambda self, x, valid: x.detach() * self.weight,
+    "exact_gradient": lambda self, x, valid: self.weight * (x + (x * x).detach()),
+    "bounded": lambda self, x, valid: 2 * x * self.weight,
     "batch_statistics": lambda self, x, valid: x - x.flatten(0, -2).mean(0),
     "state": lasting,
 }
@@ -185,6 +187,15 @@ def test_what_a_check_says_of_a_fault():
     spec.cls.forward = lambda self, x, mask=None: x.float()
     assert "out" in failure(CHECKS["dtype"], spec)
     assert "TypeError" in failure(CHECKS["mask"], spec)
+
+
+@pytest.mark.parametrize("name", registry.NORM_TYPES)
+def test_an_undeclared_property_of_a_norm_is_found(name, monkeypatch):
+    spec = norm_spec(name)
+    for declared in ("exact_gradient", "bounded"):
+        says = getattr(spec.cls, declared)
+        monkeypatch.setattr(spec.cls, declared, True)
+        assert (failure(CHECKS[declared], spec) is None) == says, declared
 
 
 @pytest.mark.parametrize("name", registry.NORM_TYPES)

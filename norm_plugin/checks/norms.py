@@ -109,6 +109,61 @@ def check_gradient(spec: NormSpec) -> None:
         expect(not bool(leaf.grad[mask.t()].any()), "a gradient reaches the padding")
 
 
+def check_exactness(spec: NormSpec) -> None:
+    """The backward pass is the derivative of the forward pass, unless declared otherwise."""
+    if not spec.cls.exact_gradient:
+        return
+    norm, (x, mask) = spec.build(DIM), _batch()
+    for seed in range(2):  # what a norm keeps of gradients begins at 0
+        _step(norm, seed)
+    norm.double()
+    names = [name for name, _ in norm.named_parameters()]
+    at = [x.double().requires_grad_(), *norm.parameters()]
+    weights = _batch(2)[0].double().masked_fill(mask.t().unsqueeze(-1), 0)
+
+    def loss(leaf: Tensor, *parameters: Tensor) -> Tensor:
+        state = {**_buffers(norm), **dict(zip(names, parameters))}  # each forward starts anew
+        y: Tensor = torch.func.functional_call(norm, state, (leaf, mask))
+        return (y * weights).sum()
+
+    gradients = torch.autograd.grad(loss(*at), at, materialize_grads=True)
+    generator, step = torch.Generator().manual_seed(0), 1e-4  # above the rounding of float32 too
+    for index, gradient in enumerate(gradients):
+        errors = []
+        for _ in range(3):
+            direction = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
+            with torch.no_grad():
+                up, down = (
+                    loss(*at[:index], at[index] + size * direction, *at[index + 1 :])
+                    for size in (step, -step)
+                )
+            errors.append(((up - down) / (2 * step) - (gradient * direction).sum()).abs())
+        # For a random direction, each is about the length of the gradient's error; the median
+        # leaves out a direction with a kink, as |x| has one at 0
+        expect(
+            bool(torch.stack(errors).median() <= 1e-3 * gradient.norm()),
+            f"the gradient of {names[index - 1] if index else 'the input'} is not the derivative "
+            "of the output; if that is by design, declare exact_gradient = False",
+        )
+
+
+def check_bound(spec: NormSpec) -> None:
+    """The output of a training forward does not grow with its input, unless declared otherwise."""
+    if not spec.cls.bounded:
+        return
+    options = {"warmup_updates": 1} if spec.has_option("warmup_updates") else {}
+    x, mask = _batch()
+    sizes = [
+        spec.build(DIM, **options).double()(scale * x.double(), mask).abs().max().item()
+        for scale in (1e6, 1e9)  # where a function that saturates has saturated
+    ]
+    expect(
+        sizes[1] < 10 * sizes[0],
+        f"1,000 times the input gives {sizes[1] / sizes[0]:.0f} times the output; declare bounded "
+        "= False",
+    )
+
+
 def check_declaration(spec: NormSpec) -> None:
     """``batch_statistics`` says whether training mixes positions."""
     mixes = mixes_positions(spec.build(DIM))
@@ -238,6 +293,8 @@ CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "mask": check_mask,
     "determinism": check_determinism,
     "gradient": check_gradient,
+    "exact_gradient": check_exactness,
+    "bounded": check_bound,
     "batch_statistics": check_declaration,
     "inference": check_inference,
     "recomputation": check_recomputation,

@@ -76,11 +76,6 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
         for name in dict.fromkeys((shown_key(key), key)):
-            if name in {field[0] for field in fields}:
-                raise ValueError(
-                    f"{flag_of(key)} has two meanings: {text!r}, and one of the plugin's own "
-                    "flags. Give the option of the norm another name"
-                )
             help_text = argparse.SUPPRESS if name in RENAMED else text
             fields.append((name, Optional[kind], _field(None, help_text)))  # noqa: UP045
 

@@ -29,6 +29,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.norms.base.registry import check_name
+
 STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
 """The slots of a norm in a branch."""
 IN_ATTENTION = ("query", "key", "value")
@@ -258,8 +260,10 @@ def register_placement(
             follows instead.
 
     Raises:
-        ValueError: the name is taken, or a placement that acts at the final norm has none.
+        ValueError: the name is taken or not a word, or a placement that acts at the final norm has
+            none.
     """
+    check_name("placement", name)
 
     def register(cls: PlacementClass) -> PlacementClass:
         if name in PLACEMENTS:

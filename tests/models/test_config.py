@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from norm_plugin.models.config import config_class
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.settle import settle
 from norm_plugin.models.translation import NormTransformerModel
-from norm_plugin.norms import Norm, norm_spec, register_norm
+from norm_plugin.norms import Norm, declared_options, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
+from norm_plugin.norms.base.registry import RESERVED_OPTIONS
 from norm_plugin.placements import PLACEMENTS
 
 
@@ -45,20 +47,12 @@ def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
     assert model.decoder.layers[0].final_layer_norm.eps == 1e-3
 
 
-def test_an_option_with_the_name_of_another_flag_is_refused(own_registry):
-    @register_norm("clash", formula="x * init", paper="a user's own")
-    class Clash(Norm):
-        """Its flag would be ``--norm-init``, which says how weights are drawn.
-
-        Options:
-            init: where the gain starts
-        """
-
-        def __init__(self, dim: int, *, init: float = 1.0) -> None:
-            super().__init__(dim)
-
-    with pytest.raises(ValueError, match="--norm-init has two meanings: 'where the gain starts"):
-        config_class()
+def test_no_option_can_have_the_name_of_a_flag_of_the_models():
+    flags = {field.name for field in dataclasses.fields(config_class())}
+    names = {flag.removeprefix("norm_") for flag in flags if flag.startswith("norm_")}
+    assert {"type", "init", "placement", "type_encoder_self"} <= names
+    assert not any(map(RESERVED_OPTIONS.fullmatch, declared_options()))
+    assert all(map(RESERVED_OPTIONS.fullmatch, names - set(declared_options())))
 
 
 def test_an_unknown_norm_names_the_right_ones(build, build_yaml, capsys):

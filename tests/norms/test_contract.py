@@ -45,7 +45,12 @@ BY_DESIGN = {
 def test_passes_check_user_dir(name, options, kernels):
     spec = norm_spec(name)
     mixes = spec.batch_statistics and "blend_updates" not in options  # which begins as layernorm
-    case = SimpleNamespace(build=partial(spec.build, **options), batch_statistics=mixes)
+    case = SimpleNamespace(
+        build=partial(spec.build, **options),
+        batch_statistics=mixes,
+        cls=spec.cls,
+        has_option=spec.has_option,
+    )
     messages = {check: failure(partial(CHECKS[check], case)) for check in CHECKS}
     failed = {check for check, message in messages.items() if message is not None}
     assert failed == BY_DESIGN.get((name, options.get("variant")), set()), messages

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
+from norm_plugin.placements import register_placement
 
 
 def test_an_unknown_norm_lists_all():
@@ -55,6 +58,25 @@ class TestRegistration:
         Bad.__doc__ = doc
         with pytest.raises(ValueError, match=message):
             register_norm("bad", formula="", paper="")(Bad)
+
+    @pytest.mark.parametrize("option", ["type", "placement", "init", "type_encoder"])
+    def test_an_option_with_the_name_of_another_flag_is_refused(self, option):
+        class Clash(Norm):
+            def __init__(self, dim: int, **options: float) -> None:
+                super().__init__(dim)
+
+        parameter = inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=1.0)
+        Clash.__init__.__signature__ = inspect.Signature([parameter])
+        flag = f"--norm-{option.replace('_', '-')}"
+        with pytest.raises(ValueError, match=f"option '{option}' would have the flag {flag}"):
+            register_norm("clash", formula="", paper="")(Clash)
+
+    @pytest.mark.parametrize("name", ["a norm", "", "-x", "a/b", "a=b", "a,b", "a.b", "a\n"])
+    def test_a_name_that_no_flag_takes_is_refused(self, name):
+        with pytest.raises(ValueError, match="use letters, digits, - and _"):
+            register_norm(name, formula="", paper="")
+        with pytest.raises(ValueError, match="use letters, digits, - and _"):
+            register_placement(name, equation="", paper="")
 
     def test_one_word_has_one_type(self):
         class Clash(Norm):

@@ -22,6 +22,12 @@ OptionValue = int | float | str
 SWITCH = {"on", "off"}
 """The choices of an option that YAML may pass as a boolean, since it reads ``on`` as True."""
 
+RESERVED_OPTIONS = re.compile(
+    "(type|placement)(_.*)?|init|embedding|kernels|nan_check|fused_dropout|record(_file|_sites)?"
+    "|(qkv_scope|head_width)|(ghost_batch_tokens|stat_tokens)|(allow_mismatch|allow_change)"
+)
+"""Names that no option may have, since ``--norm-NAME`` is another flag of the models."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -140,9 +146,11 @@ def register_norm(
         paper_read: False if the paper itself could not be read.
 
     Raises:
-        ValueError: the name is taken, an option has no explanation or a type that cannot be
-            a flag, or another norm has an option of that name with another type.
+        ValueError: the name is taken or not a word, an option has no explanation, a type that
+            cannot be a flag, or the name of another flag, or another norm has an option of that
+            name with another type.
     """
+    check_name("norm", name)
 
     def register(cls: NormClass) -> NormClass:
         if name in _SPECS:
@@ -155,6 +163,18 @@ def register_norm(
         return cls
 
     return register
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise ValueError unless ``name``, of a norm or a placement, can be a value of a flag.
+
+    It also becomes a key of YAML and a part of the names of folders.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            f"{kind} {name!r} cannot have that name; use letters, digits, - and _, and begin with "
+            "a letter or a digit"
+        )
 
 
 def norm_spec(name: str) -> NormSpec:
@@ -195,6 +215,12 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
     for parameter in inspect.signature(cls.__init__).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
+        if RESERVED_OPTIONS.fullmatch(parameter.name):
+            flag = "--norm-" + parameter.name.replace("_", "-")
+            raise ValueError(
+                f"{cls.__name__}: option {parameter.name!r} would have the flag {flag}, which has "
+                "another meaning in the models; give the option another name"
+            )
         if parameter.name not in helps and sys.flags.optimize < 2:  # -OO removes docstrings
             raise ValueError(
                 f"{cls.__name__}: explain option {parameter.name!r} in the docstring, "

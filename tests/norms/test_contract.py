@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -96,6 +97,37 @@ def test_statistics_stay_in_float32(name, ragged):
     norm.half()
     for key, buffer in norm.named_buffers():
         assert torch.equal(buffer, before[key]) and buffer.dtype == before[key].dtype, key
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@norms_with_statistics
+def test_a_norm_that_is_built_in_half_precision(name, ragged, kernels):
+    # as from_pretrained(dtype=torch.bfloat16) of transformers builds it
+    with default_dtype(torch.bfloat16):
+        norm = build_norm(name, DIM)
+    converted = build_norm(name, DIM).bfloat16()
+    for seed in range(20):
+        x, mask = ragged(seed, dtype=torch.bfloat16)
+        for each in (norm, converted):
+            each(5 + x, mask)
+    for (key, buffer), expected in zip(norm.named_buffers(), converted.buffers()):
+        assert torch.equal(buffer, expected) and buffer.dtype == expected.dtype, key
+    state = converted.state_dict()
+    rounded = {
+        key: value.bfloat16() if value.is_floating_point() else value
+        for key, value in state.items()
+    }
+    norm.load_state_dict(rounded, assign=True)
+    assert all(buffer.dtype != torch.bfloat16 for buffer in norm.buffers())
 
 
 @pytest.mark.parametrize("name", CHECKED)

@@ -25,6 +25,7 @@ from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, w
 
 Computed = TypeVar("Computed")
 
+HALF = (torch.float16, torch.bfloat16)
 MOST_UPDATES = 10**12
 """More updates than any training run has."""
 
@@ -122,6 +123,9 @@ class BatchStatisticsNorm(AffineNorm):
                 self._check_loaded(f"{prefix}{name}", name, value)
         self._write_count()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        for name, buffer in self.named_buffers(recurse=False):
+            if buffer.dtype in HALF:  # loaded by assign=True, from a state in half precision
+                self._buffers[name] = buffer.float()
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._write_count()
@@ -383,13 +387,23 @@ class BatchStatisticsNorm(AffineNorm):
             known = 0 if self.num_updates.is_inference() else self.num_updates._version
             self._count_read = (self.num_updates, known, num_updates)
 
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a buffer as torch does, in float32 if it is in half precision.
+
+        Under a default dtype of half precision, as where ``from_pretrained`` of transformers builds
+        a model, so is every new tensor.
+        """
+        if tensor is not None and tensor.dtype in HALF:
+            tensor = tensor.float()
+        super().register_buffer(name, tensor, persistent)
+
     def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> BatchStatisticsNorm:
         self._write_count()
         before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         super()._apply(fn, *args, **kwargs)
         for name, old in before.items():
             new = self._buffers[name]
-            if new is not None and new.dtype in (torch.float16, torch.bfloat16):
+            if new is not None and new.dtype in HALF:
                 self._buffers[name] = old.to(new.device)
         return self
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 import torch
 from fairseq import models, options
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
 
 from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms.base import position_leak_check
 
 NARROWED = ["iwslt_de_en", "wmt_en_de_big_t2t"]  # post-norm and pre-norm
 SMALL = (
@@ -39,6 +43,57 @@ def test_same_keys_weights_and_output(name, build, batch):
     assert list(ours.state_dict()) == list(theirs)
     assert all(torch.equal(value, theirs[key]) for key, value in ours.state_dict().items())
     assert torch.equal(ours(**batch)[0], stock(**batch)[0])
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+STATES = {
+    "float64": partial(default_dtype, torch.float64),
+    "bfloat16": partial(default_dtype, torch.bfloat16),
+    "inference": torch.inference_mode,
+    "deterministic": deterministic,
+    "anomaly": torch.autograd.detect_anomaly,
+    "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
+}
+
+
+def failure_or_output(model, batch):
+    """The output of a training step, or how torch refuses it."""
+    try:
+        output = model.train()(**batch)[0]
+        output.float().sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return output.detach()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.parametrize("state", STATES)
+def test_what_torch_is_set_to_when_a_model_is_built_changes_what_it_changes_in_stock(
+    state, build, batch, monkeypatch
+):
+    monkeypatch.setattr(position_leak_check, "_TRUE", set())  # of this process
+    with STATES[state]():
+        models = [build(*SMALL, arch=f"{ours}transformer_iwslt_de_en") for ours in ("", "norm_")]
+    stock, ours = (failure_or_output(model, batch) for model in models)
+    assert stock == ours if isinstance(stock, str) else torch.equal(stock, ours)
+    assert isinstance(stock, str) == (state in ("bfloat16", "inference"))
 
 
 def test_all_norms_share_one_initialization(build):

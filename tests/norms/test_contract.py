@@ -18,6 +18,7 @@ from norm_plugin.checks.norms import CHECKS
 from norm_plugin.checks.user_dir import failure
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.contract import valid_positions
+from norm_plugin.norms.base.position_leak_check import mixes_positions
 
 DIM = 12
 REFUSED = [(name, *case) for name, entry in ENTRIES.items() for case in entry.refused]
@@ -107,6 +108,14 @@ def default_dtype(dtype):
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@every_norm
+def test_whether_positions_mix_does_not_depend_on_defaults_of_torch(name):
+    norm = build_norm(name, DIM)
+    with default_dtype(torch.float64), torch.device("meta"):
+        assert mixes_positions(norm) == norm.batch_statistics
+    assert mixes_positions(norm.double()) == norm.batch_statistics
 
 
 @norms_with_statistics

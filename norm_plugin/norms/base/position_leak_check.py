@@ -19,14 +19,17 @@ def mixes_positions(norm: Norm) -> bool:
     """Return whether changing one position changes the output of a training forward at others.
 
     The second of two forwards is compared too, because running statistics carry information from
-    one batch to the next. ``norm``, its buffers and the random state are restored.
+    one batch to the next. ``norm``, its buffers and the random state are restored. Neither the
+    default dtype nor the default device matters.
     """
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4, 3, norm.dim, generator=generator)
+    cpu = torch.device("cpu")
+    generator = torch.Generator(cpu).manual_seed(0)
+    x = torch.randn(4, 3, norm.dim, generator=generator, dtype=torch.float32, device=cpu)
     other = x.clone()
     other[1, 1] = 3 * x[1, 1] + 2
-    outputs = [_two_forwards(norm, batch) for batch in (x, other)]
-    elsewhere = torch.ones(4, 3, dtype=torch.bool)
+    with cpu:
+        outputs = [_two_forwards(norm, batch) for batch in (x, other)]
+    elsewhere = torch.ones(4, 3, dtype=torch.bool, device=cpu)
     elsewhere[1, 1] = False
     return any(
         not torch.allclose(y[elsewhere], y_of_other[elsewhere], rtol=1e-4, atol=1e-5)

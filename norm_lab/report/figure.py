@@ -106,9 +106,25 @@ class Figure:
             whole = matplotlib.figure.Figure((WIDTH, self.height), layout="constrained")
             axes = whole.subplots(rows, columns, squeeze=False, **self.options)
             self.plot(axes if self.grid else axes[0, 0])
+            _take_dollars_literally(whole)
             file = io.BytesIO()
             whole.savefig(file, format=form, **options)
         return file.getvalue()
+
+
+def _take_dollars_literally(whole: Any) -> None:
+    """Draw names as they are, and as formulas only the numbers of axes, such as powers of ten."""
+    import matplotlib.text
+    import matplotlib.ticker
+
+    numbers = set()
+    for axis in (axis for axes in whole.axes for axis in (axes.xaxis, axes.yaxis)):
+        for of in ("major", "minor"):
+            labels, formatter = axis.get_ticklabels(which=of), getattr(axis, of).formatter
+            if not isinstance(formatter, matplotlib.ticker.FixedFormatter):
+                numbers |= set(labels)
+    for text in set(whole.findobj(matplotlib.text.Text)) - numbers:
+        text.set_parse_math(False)
 
 
 def style(place: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ tables of more than a page. ``report.tex`` is a complete document.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 import pandas as pd
@@ -19,9 +20,11 @@ SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    **dict.fromkeys("\r\n", " "),
     "<": r"\textless{}",
     ">": r"\textgreater{}",
 }
+SIGNED = re.compile(r"[+-][0-9][0-9.,]*(e[+-]?[0-9]+)?", re.ASCII)
 DOCUMENT = r"""\documentclass{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
@@ -56,11 +59,7 @@ def _cell(text: str) -> str:
     if text == "-":
         return "--"
     words = text.split(" ")
-    return " ".join(f"${word}$" if _is_signed(word) else escaped(word) for word in words)
-
-
-def _is_signed(word: str) -> bool:
-    return word[:1] in "+-" and word[1:2].isdigit()
+    return " ".join(f"${word}$" if SIGNED.fullmatch(word) else escaped(word) for word in words)
 
 
 def latex_figure(figure: Figure) -> str:

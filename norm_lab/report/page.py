@@ -15,6 +15,7 @@ import datetime
 import importlib.util
 import logging
 import re
+import secrets
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 HTML, LATEX = "html", "latex"
 OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
+OWN = b'<meta name="generator" content="norm-plugin report">'
+"""The mark of a page that the command may replace."""
 TUNED = ".tuned.json"
 """The suffix of the file that ``norm-plugin tune`` writes to the folder of the study file."""
 
@@ -111,12 +114,13 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         **blocks,
     )
     content = {**content, "command": Markup(content["command"])}
-    drawn = {**content, "command": Markup(content["figure_command"])}
+    drawn = {**content, "command": content["figure_command"]}
     inserted: list[tuple[str, str]] = []  # in HTML and in Markdown
+    token = secrets.token_hex(8)  # no name can contain it
 
     def insert(in_html: str, in_markdown: str) -> Markup:
         inserted.append((in_html, in_markdown))
-        return Markup(f"inserted-{len(inserted) - 1}-here")
+        return Markup(f"inserted-{token}-{len(inserted) - 1}-here")
 
     def table(name: str) -> Markup:
         """Return the table of this name, if there is one."""
@@ -124,18 +128,20 @@ def render(content: dict[str, Any]) -> dict[str, str]:
             return Markup("")
         each = content["tables"][name]
         in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
-        return insert(in_html, escaped(table_markdown(each)))
+        return insert(in_html, table_markdown(each))
 
     def figure(each: Figure) -> Markup:
         in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
-        return insert(in_html, text.get_template("figure.md.jinja").render(drawn, figure=each))
+        fenced = {**drawn, "command": Markup(drawn["command"])}
+        return insert(in_html, text.get_template("figure.md.jinja").render(fenced, figure=each))
 
     def drawings(section: str) -> Markup:
         """Return the figures of a section, a paragraph each."""
         return Markup("\n\n").join(map(figure, content["figures"][section]))
 
     page = text.get_template("report.md.jinja").render(content, table=table, drawings=drawings)
-    mark, body = r"inserted-(\d+)-here", MarkdownIt().render(page)
+    body = MarkdownIt("commonmark", {"html": False}).render(page)
+    mark = rf"inserted-{token}-(\d+)-here"
     body = re.sub(f"<p>{mark}</p>", lambda match: inserted[int(match[1])][0], body)
     page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)
     return {
@@ -152,7 +158,7 @@ def command_of(args: argparse.Namespace, *names: str) -> str:
         for each in value if isinstance(value, list) else [value]:
             if each is not None:
                 argv += [f"--{name}", "=".join(each) if name == "label" else str(each)]
-    return shlex.join(argv)
+    return shlex.join(argv).replace("\n", "'$'\\n''")  # in one line, as the fence around it needs
 
 
 def _renaming(text: str) -> tuple[str, str]:
@@ -194,6 +200,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _check_own(out: Path) -> None:
+    """Raise CommandError if a folder has a page that is not a report."""
+    page = out / "index.html"
+    if page.exists() and OWN not in page.read_bytes():
+        raise CommandError(f"{page} is not a report of norm-plugin; choose another --out")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``report``."""
     args = parse(argv)
@@ -232,6 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             files[f"{name}.tex"] = latex_table(name, caption, table.text, LEFT)
         files |= {f"{drawn.name}.pdf": drawn.pdf for drawn in figures}
         files["report.tex"] = document(content["title"], content["tables"], figures)
+    _check_own(args.out)
     written = write_files(files, args.out)
     print(f"{len(study.runs)} runs of {len(study.arms)} arms: {written[0]}")
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from norm_lab.metrics import Metric, find_metric
-from norm_lab.report.text import distinct, markdown, span
+from norm_lab.report.text import distinct, escaped, markdown, span
 from norm_lab.results.table import read_results
 from norm_lab.study.comparable import (
     TRAINING,
@@ -38,7 +38,13 @@ def score_table(runs: pd.DataFrame) -> str:
     metric = find_metric(runs["metric"].iloc[0])
     norms = runs.groupby("norm", sort=False)
     table = pd.DataFrame([_scores_of_norm(of_norm, metric) for _, of_norm in norms])
-    lines = [markdown(table, ["---", *["---:"] * (len(table.columns) - 1)]), ""]
+    lines = [
+        markdown(
+            table.map(lambda cell: escaped(str(cell))),
+            ["---", *["---:"] * (len(table.columns) - 1)],
+        ),
+        "",
+    ]
     for kind, title in metric.columns.items():
         if f"scores.{kind}.score" not in runs:
             meaning = f"{title}: {NOT_COMPUTED} when these runs were scored"

@@ -8,7 +8,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from norm_lab.config.studies import SCORE
-from norm_lab.report.text import LEFT, distinct, formatted, markdown, outcome_title, span
+from norm_lab.report.text import (
+    LEFT,
+    distinct,
+    escaped,
+    formatted,
+    markdown,
+    outcome_title,
+    span,
+)
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
 from norm_lab.study.power import resolution
@@ -291,5 +299,5 @@ def speed_table(study: Study) -> pd.DataFrame:
 def table_markdown(table: Table) -> str:
     """Return a table in Markdown, with its caption and its note."""
     align = ["---" if name in LEFT else "---:" for name in table.text]
-    parts = [table.caption, markdown(table.text, align), table.note]
-    return "\n\n".join(part for part in parts if part)
+    text = markdown(table.text.map(escaped).rename(columns=escaped), align)
+    return "\n\n".join(filter(None, (escaped(table.caption), text, escaped(table.note))))

@@ -145,9 +145,15 @@ def outcome_title(outcome: str, metric: Metric) -> str:
     return {**metric.columns, **metric.losses, **titles}.get(outcome, outcome)
 
 
+MARKUP = re.compile(r"[\\`*\[\]]|\b_\B|\B_\b|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+"""What Markdown or HTML in it would take for markup; an underscore in a word is none."""
+
+
 def escaped(text: str) -> str:
-    """Return text with HTML's special characters escaped."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+    """Return text for Markdown, in one line and without markup."""
+    entities = {"<": "&lt;", "&": "&amp;"}
+    line = re.sub(r"[\r\n]+", " ", text)
+    return MARKUP.sub(lambda found: entities.get(found[0], f"\\{found[0]}"), line)
 
 
 def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:

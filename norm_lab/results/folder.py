@@ -180,32 +180,51 @@ def read_folder(folder: Path) -> Folder:
     digests: dict[Path, str] = {}
     failures = list(_json_files(folder / "failed", digests))
     for path, record in failures:
-        named = isinstance(record, dict) and all(
-            record.get(name) is not None for name in (*RUN_KEY, "state", "differs")
-        )
-        if not named:
-            raise CommandError(f"{path} is not the record of a failure; remove it")
-        _check_types(record, path)
+        _check_failure(record, path)
     results = [check_result(content, path) for path, content in _json_files(folder, digests)]
     while True:
         version = _version(folder / SHARED)
         shared = {} if version is None else read_json(folder / SHARED)
+        if not isinstance(shared, dict):
+            raise CommandError(f"{folder / SHARED} is not an object; publish the runs again")
         # without shared.json, runs.csv is not in the published form
         rows = [{**shared, **row} for row in _csv_rows(folder / RUNS)] if shared else []
         for row in rows:
             _check_row(row, folder / RUNS)
         if not shared or _version(folder / SHARED) == version:  # it was not published meanwhile
             break
-    curves = folder / CURVES
+    curves, failed = folder / CURVES, list(_csv_rows(folder / FAILURES))
+    for row in failed:
+        _check_failure(row, folder / FAILURES)
     return Folder(
         path=folder,
         results=sorted(results, key=lambda result: (result["norm"], result["seed"])),
         failures=[record for _, record in failures],
         published=rows,
-        published_failures=list(_csv_rows(folder / FAILURES)),
-        published_curves=pd.read_csv(curves) if curves.exists() else None,
+        published_failures=failed,
+        published_curves=_read_curves(curves) if curves.is_file() else None,
         digests=digests,
     )
+
+
+def _check_failure(record: Any, path: Path) -> None:
+    """Raise CommandError if a value is not the record of a run without a result."""
+    if not isinstance(record, dict) or any(
+        record.get(name) is None for name in (*RUN_KEY, "state", "differs")
+    ):
+        raise CommandError(f"{path} is not the record of a failure; remove it")
+    _check_types(record, path)
+
+
+def _read_curves(path: Path) -> pd.DataFrame:
+    """Read ``curves.csv``; CommandError if it is not a table with these columns of numbers."""
+    numbers = ["seed", "epoch", "updates", "loss"]
+    try:
+        curves = pd.read_csv(path)
+        curves[[*RUN_KEY, "subset"]], curves[numbers].astype(float)
+    except (KeyError, TypeError, ValueError) as error:  # ParserError is a ValueError
+        raise CommandError(f"{path} is not a table of curves: {error}; publish it again") from error
+    return curves
 
 
 def _version(path: Path) -> tuple[int, int] | None:
@@ -221,6 +240,8 @@ def _json_files(folder: Path, digests: dict[Path, str]) -> Iterator[tuple[Path, 
     """Yield the JSON files of runs and their contents; add their SHA-256 to ``digests``."""
     for path in sorted(set(folder.glob("*.json")) - {folder / SHARED}):
         try:
+            if path.is_fifo():  # reading one would wait for a writer
+                raise CommandError(f"{path} is not a file; remove it")
             content = path.read_bytes()
         except FileNotFoundError:  # removed since the folder was listed
             continue
@@ -256,7 +277,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a CSV file, without empty cells."""
     try:
-        for cells in csv_cells(read_text(path) if path.exists() else ""):
+        for cells in csv_cells(read_text(path) if path.is_file() else ""):
             yield {name: _value(cell) for name, cell in cells.items()}
     except (csv.Error, TypeError) as error:  # more cells in a row than columns
         raise CommandError(f"{path} is not a table: {error}; publish it again") from error

@@ -6,9 +6,11 @@ import codecs
 import errno
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,9 +22,9 @@ from norm_plugin.io.command_line import CommandError
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that atomically replaces ``path`` when the block ends.
 
-    The content is written to a temporary file in the same folder, flushed to disk, then renamed.
-    After an exception, the temporary file is removed and ``path`` is unchanged. The target of a
-    symlink is replaced, not the link.
+    The content is written to a new file in the same folder, flushed to disk, then renamed. After an
+    exception, the new file is removed and ``path`` is unchanged. An existing file keeps its
+    permissions. The target of a symlink is replaced, not the link.
 
     Raises:
         CommandError: the folder is missing or cannot be written, ``path`` is not a regular file,
@@ -32,9 +34,13 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     target = path.resolve()
     # a file name has at most 255 bytes, including the suffix
     stem = os.fsencode(target.name)[:240].decode(errors="ignore")
-    temporary = target.with_name(f"{stem}.{os.getpid()}.tmp")
+    temporary = target.with_name(f"{stem}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "wb") as stream:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        opener = partial(os.open, mode=0o666 if mode is None else mode)
+        with open(temporary, "xb", opener=opener) as stream:  # x follows no link
+            if mode is not None:  # which the umask may have narrowed
+                os.fchmod(stream.fileno(), mode)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -46,7 +52,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         hint = "; free some space and try again" if cause.errno == errno.ENOSPC else ""
         raise CommandError(f"cannot write {path}: {cause.strerror or cause}{hint}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # such as that of a read-only disk, which is reported above
+            temporary.unlink()
 
 
 def check_output(path: Path) -> None:

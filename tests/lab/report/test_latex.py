@@ -29,6 +29,19 @@ def test_a_table_has_booktabs_caption_and_note():
     assert r"c & -- & -- \\" in lines
 
 
+@pytest.mark.parametrize(
+    ("arm", "cell"),
+    [
+        ("-1\\input{x}", r"-1\textbackslash{}input\{x\}"),
+        ("a -5% b", r"a -5\% b"),
+        ("a\n\nb", "a  b"),
+        ("-1.5e-05", "$-1.5e-05$"),
+    ],
+)
+def test_what_begins_like_a_number_is_no_command(arm, cell):
+    assert f"{cell} & $-1.50$" in latex_of([(arm, -1.5, -2.0, 1.0)])
+
+
 def test_a_table_longer_than_a_page_breaks():
     text = latex_of([("a", 1.0, 0.0, 2.0)] * (LONGEST + 1))
     assert r"\begin{longtable}" in text and r"\begin{table}" not in text

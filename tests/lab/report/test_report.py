@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -337,6 +339,57 @@ def test_the_title_is_text_and_no_markup(written):
     out, _ = written
     assert "<h1>a &lt;b&gt; &amp; c</h1>" in (out / "index.html").read_text()
     assert (out / "report.md").read_text().startswith("# a &lt;b> & c\n")
+
+
+HOSTILE = "![x](http://a.b/c) `y` <script>z</script> $q$ $\\frac{ inserted-999-here 5 *i* a_b _j_"
+
+
+def test_names_are_text_in_every_format(tmp_path):
+    """Those of a corpus, a version, a label, a title and a folder."""
+    name = "a\n```\n<script>alert(1)</script>"
+    runs = [
+        made_up(
+            norm, seed, 30.0 + seed, data__corpus=HOSTILE, versions={"torch": f"{HOSTILE}\n# h"}
+        )
+        for norm in ("layernorm", "rmsnorm")
+        for seed in (1, 2)
+    ]
+    folder_of(tmp_path / name, *runs)
+    folder, out = tmp_path / name / "toy_pre", tmp_path / "out"
+    label = f"rmsnorm={HOSTILE.replace('=', '')}"
+    argv = [str(folder), "--out", str(out), "--title", HOSTILE, "--label", label, "--format=latex"]
+    assert main(argv) == 0
+    page, markdown = (out / "index.html").read_text(), (out / "report.md").read_text()
+    assert "<script" not in page and "<img" not in page and "http-equiv" not in page
+    assert page.count("inserted-999-here") > 3 and "<em>" not in page and "<h1>h" not in page
+    shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> $q$ $\\\\frac{ "
+    shown += "inserted-999-here 5 \\*i\\* a_b \\_j\\_"
+    assert markdown.startswith(f"# {shown}\n") and f"| {shown} |" in markdown
+    assert f"Data: {shown}" in markdown and f"torch {shown} # h" in markdown
+    fence = section(markdown, "How this page was made")
+    assert "toy_pre" in fence and fence.count("\n```") == 2
+    table = (out / "runs.tex").read_text()
+    assert "![x](http://a.b/c)" in table and "\\$q\\$" in table and "\\frac" not in table
+    assert "$q$" in next(out.glob("valid*.svg")).read_text()
+
+
+def test_a_page_of_the_users_is_not_replaced(tmp_path, undrawn):
+    (folder,) = folder_of(tmp_path, made_up())
+    out = tmp_path / "out"
+    for _ in range(2):  # its own is
+        assert main([str(folder), "--out", str(out)]) == 0
+    (out / "index.html").write_text("<h1>Mine</h1>")
+    with pytest.raises(CommandError, match=r"index.html is not a report .*choose another --out"):
+        main([str(folder), "--out", str(out)])
+    assert (out / "index.html").read_text() == "<h1>Mine</h1>"
+
+
+@pytest.mark.parametrize("name", ["a-seed1.json", "runs.csv", "curves.csv", "failed.csv"])
+def test_a_pipe_among_the_results_does_not_stop_the_report(name, tmp_path, undrawn):
+    (folder,) = folder_of(tmp_path, made_up())
+    os.mkfifo(folder / name)
+    with pytest.raises(CommandError, match="is not a file") if "json" in name else nullcontext():
+        main([str(folder), "--out", str(tmp_path / "out")])
 
 
 def test_every_figure_is_a_drawing_with_its_data(written):

@@ -12,6 +12,12 @@ import sys
 
 __version__ = "0.1.0"
 
+if __name__ != "norm_plugin":
+    raise ImportError(
+        f"this folder is imported as {__name__}, but its files import each other as norm_plugin; "
+        "rename the folder to norm_plugin"
+    )
+
 # fairseq imports the models/ of a --user-dir only if the package was not imported by name before,
 # for example by another plugin. So the registrations are not left to fairseq.
 if sys.modules.get("fairseq") is not None:

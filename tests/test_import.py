@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -109,6 +110,15 @@ def test_the_norms_load_torch_alone_and_change_no_more_of_it_than_they_must() ->
 def test_when_the_models_are_registered(script) -> None:
     pytest.importorskip("fairseq", reason="no fairseq: pip install norm_plugin[fairseq]")
     run(script)
+
+
+def test_a_renamed_copy_says_what_to_do() -> None:
+    """fairseq imports a user dir by the name of its folder."""
+    path = ROOT / "norm_plugin" / "__init__.py"
+    spec = importlib.util.spec_from_file_location("my_plugin", path)
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(ImportError, match="imported as my_plugin, .* rename the folder"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_python_that_drops_docstrings_has_the_same_norms() -> None:

@@ -2,9 +2,9 @@
 
 Each function below replaces the fairseq function that its decorator names, gets it as its first
 argument and calls it. Without norms of this plugin in the model it does nothing more, except for
-the first two, the end of a resumed run, and how several workers load a checkpoint. All workers of a
-run call these functions, so one may wait for the other workers. The functions are those of fairseq
-0.12.2, as in fairseq-fixed 0.12.3.1.
+the first three, the end of a resumed run, and how several workers load a checkpoint. All workers of
+a run call these functions, so one may wait for the other workers. The functions are those of
+fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils, models, options
 from fairseq.data import TokenBlockDataset
 from fairseq.examples.truncated_bptt.truncated_bptt_lm_task import TruncatedBPTTLMTask
 from fairseq.file_io import PathManager
@@ -139,6 +139,26 @@ def around_truncated_bptt(init: Function, task: Any, cfg: Any, **from_checkpoint
     """`from_pretrained` and other code that takes the task from a checkpoint passes an argument
     that says so, which this task does not accept."""
     init(task, cfg)
+
+
+@wraps(models, "build_model", "tests/models/test_config.py")
+def around_build_model(
+    build: Function, cfg: Any, task: Any, from_checkpoint: bool = False
+) -> nn.Module:
+    """A model of fairseq must not be trained with settings of norms in YAML: it would ignore
+    them, and the run would store them."""
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    model = models.ARCH_MODEL_REGISTRY.get(name) or models.MODEL_REGISTRY.get(name)
+    if not from_checkpoint and model is not None and model.__module__.startswith("fairseq."):
+        given = vars(cfg) if isinstance(cfg, argparse.Namespace) else cfg
+        ignored = [key for key in given if key.startswith("norm_") and given[key] is not None]
+        if ignored:
+            raise ValueError(
+                f"model {name} of fairseq ignores {', '.join(ignored)}; choose a model of this "
+                f"plugin, such as norm_{name}, or leave out the norm and the placement"
+            )
+    built: nn.Module = build(cfg, task, from_checkpoint)
+    return built
 
 
 def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
@@ -337,8 +357,11 @@ def around_read_checkpoint(
     **kwargs: Any,
 ) -> Any:
     """Stored settings that fairseq evaluates must not run as code; an error must name what the
-    safe loader refuses; and numpy arrays that fairseq has stored must be readable."""
+    safe loader refuses; numpy arrays that fairseq has stored must be readable; and the override
+    `_name` must choose the model in older checkpoints too."""
     overrides = arg_overrides and {stored_key(key): v for key, v in arg_overrides.items()}
+    if overrides and "_name" in overrides:  # where only ``args`` are stored, arch names the model
+        overrides = {"arch": overrides["_name"], **overrides}
     with safe_loading(path):
         state = load(path, overrides, *args, **kwargs)
     for name in ("cfg", "args"):

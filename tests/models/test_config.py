@@ -47,6 +47,23 @@ def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
     assert model.decoder.layers[0].final_layer_norm.eps == 1e-3
 
 
+@pytest.mark.parametrize("settings", [{"norm_type": "powernorm"}, {"norm_placement": "pre"}])
+def test_a_model_of_fairseq_is_not_given_norms(settings, task):
+    cfg = OmegaConf.create({"_name": "transformer", "norm_init": None, **settings})
+    ignored = f"ignores {next(iter(settings))}; choose a model of this plugin, .* norm_transformer"
+    with pytest.raises(ValueError, match=ignored):
+        models.build_model(cfg, task)
+
+
+def test_a_model_of_ones_own_may_have_such_settings(monkeypatch, task):
+    class Own:
+        build_model = staticmethod(lambda cfg, task: cfg.norm_type)
+
+    monkeypatch.setitem(ARCH_MODEL_REGISTRY, "own", Own)
+    cfg = OmegaConf.create({"_name": "own", "norm_type": "powernorm"})
+    assert models.build_model(cfg, task) == "powernorm"
+
+
 def test_no_option_can_have_the_name_of_a_flag_of_the_models():
     flags = {field.name for field in dataclasses.fields(config_class())}
     names = {flag.removeprefix("norm_") for flag in flags if flag.startswith("norm_")}

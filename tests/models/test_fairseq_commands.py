@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from fairseq import checkpoint_utils
 
 from commands import ROOT, SMALL, generate, losses, run, train
 from norm_plugin.models import NormTransformerModel
@@ -45,6 +47,16 @@ def test_a_stock_checkpoint_decodes_the_same(toy, stock):
     expected = generate(toy, checkpoint)
     ours = generate(toy, checkpoint, "--model-overrides", "{'_name': 'norm_transformer'}")
     assert len(expected) == 40 and ours == expected
+
+
+def test_a_stock_checkpoint_of_an_older_fairseq_loads(toy, stock, tmp_path):
+    state = torch.load(stock[1], weights_only=True)
+    state["args"], state["cfg"] = state["cfg"]["model"], None  # as fairseq 0.9 stored settings
+    torch.save(state, tmp_path / "older.pt")
+    overrides = {"_name": "norm_transformer", "data": str(toy)}
+    path = str(tmp_path / "older.pt")
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([path], overrides)
+    assert isinstance(model, NormTransformerModel)
 
 
 def test_average_generate_interactive_validate_and_hub(toy, trained, tmp_path):

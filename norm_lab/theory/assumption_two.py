@@ -1,8 +1,9 @@
 """The assumption behind the bounded gradient.
 
 Shen et al. 2020 (PowerNorm), Assumption 2 and Lemma 4. For each position, `|x_hat| <= C1` with
-`C1^2 < 1 / (1 - a_b)`, and `|dL/dx_hat| <= C2`; the moving averages of the squares stay above C3.
-Then nu is bounded, by a number that the proof gives in C1, C2 and C3.
+`C1^2 < 1 / (1 - a_b)`, and `|dL/dx_hat| <= C2`; the moving averages of the squares stay above C3,
+and psi above C0, which are not measured. Then nu is bounded, by a number that the proof gives in
+C1, C2 and C3.
 
 The mean square of x_hat is 1 in each channel by design. So the mean of |x_hat|^2 over the positions
 is the number d of channels, and `1 / (1 - a_b)` is 10, 20 or 100 for the a_b that the paper tries.

@@ -164,15 +164,19 @@ def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int
     return row
 
 
-def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Row:
+def near_verdict(
+    stated: float, measured: Sample | None, tolerance: float, at_most: bool = False
+) -> Row:
     """Return the verdict on a number, up to a tolerance; None is an undefined measurement.
 
-    Another column says whether the interval contains the number.
+    Another column says whether the interval contains the number. With ``at_most`` the number is
+    an upper bound, which a smaller measurement meets.
     """
-    text = f"{stated:.3g} ± {tolerance:g}"
+    text = f"{'at most ' if at_most else ''}{stated:.3g} {'+' if at_most else '±'} {tolerance:g}"
     if measured is None:
         return {**verdict(text, "undefined", None), "contains it": "-"}
-    row = verdict(text, measured, abs(measured.mean - stated) <= tolerance)
+    above = measured.mean - stated
+    row = verdict(text, measured, (above if at_most else abs(above)) <= tolerance)
     return {**row, "contains it": yes(contains(measured, stated))}
 
 

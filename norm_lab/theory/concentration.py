@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from norm_lab.theory.claim import Claim, Options, Row, draw_lines, verdict
-from norm_lab.theory.hidden_states import LEMMA, OUTPUT
+from norm_lab.theory.hidden_states import OUTPUT
 from norm_lab.theory.models import REAL, Batches
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
+PLACE = {"pre": OUTPUT, "post": "ffn"}
+"""The place of the hidden state that Theorem 1 is about, by placement."""
 DRAWS, CHUNK = 20_000, 1_000
 """The number of draws of |x|^2 for normal x, and the number drawn at once."""
 SHOWN = (0.1, 0.2, 0.3)
@@ -75,7 +77,7 @@ def chi_square(n: int) -> Tensor:
 def last_layer(options: Options, batches: Batches, placement: str, seed: int) -> Tensor:
     """Return |x|^2 / d, (n,), of the lemma's x under the placement; else of the layer's output."""
     stack = options.stack_pass(placement, batches, seed)
-    place = LEMMA[placement].place if placement in LEMMA else OUTPUT
+    place = PLACE.get(placement, OUTPUT)
     return stack.sums[place][-1] if place in stack.sums else stack.outputs[-1]
 
 
@@ -99,7 +101,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             "excess": f"{excess.max():.3f} at {worst['eps']}" if within < len(some) else "none",
             **verdict(f"within at {len(some)} eps", f"within at {within} eps", within == len(some)),
         }
-        if what in LEMMA:
+        if what in PLACE:
             eps, most = FOUND
             stated = f"share at eps = {eps} at most {most}"
             row = verdict(stated, f"{shares[eps]:.4f}", bool(shares[eps] <= most))

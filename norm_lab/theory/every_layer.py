@@ -1,8 +1,8 @@
 """The gradient of every layer.
 
-Xiong et al. 2020, section 3.3 and appendix F. At a fixed number of layers L, the gradient of
-W^2 of layer l has a term of about `(2/3)^((L-l)/2)` times that of the last layer under post-norm,
-and is about the same in every layer under pre-norm.
+Xiong et al. 2020, section 3.3, Figure 3 and supplement 6. At a fixed number of layers L, the
+estimate of the gradient of W^2 of layer l has a term of `O((2/3)^((L-l)/2))` under post-norm. Under
+pre-norm, the gradient does not depend on the layer if l is large.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ import pandas as pd
 from norm_lab.study.significance import Sample
 from norm_lab.theory.claim import (
     GRAY,
+    INTERVAL,
     Claim,
     Options,
     Row,
     cases,
     draw_lines,
     factor_below,
+    interval_text,
     near_verdict,
     rate,
+    verdict,
     with_interval,
 )
 from norm_lab.theory.last_layer import exponent_of
@@ -36,7 +39,8 @@ STACKS = {
 }
 """The title of each stack on the page, by its name in the table of measurements."""
 PAPER = {"post": math.sqrt(2 / 3), "pre": 1.0}
-"""The factor of the gradient from one layer to the one below it, by placement."""
+"""The factor of the gradient from one layer to the one below it, by placement: an upper bound under
+post-norm."""
 NEAR = 0.05
 """The tolerance of the factors: measured ones that differ more from the paper's are different."""
 
@@ -80,8 +84,12 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Judge the factors of post and pre by the paper's, and show why they differ."""
     shown = frame[frame["placement"].isin(PAPER)]
     for row, some in cases(shown, "tokens", "stack", "placement"):
+        post, theory = row["placement"] == "post", row["stack"] == "simplified"
         row["stack"] = STACKS[row["stack"]]
-        row |= near_verdict(PAPER[row["placement"]], factor(some), NEAR)
+        if theory and not post:
+            row |= of_large_layers(some)
+        else:
+            row |= near_verdict(PAPER[row["placement"]], factor(some), NEAR, at_most=post)
         growth = some["cross_sum"].mean()
         if not math.isnan(growth):
             row |= {"a": f"{growth:.2f}", "a^(-1/2)": f"{growth**-0.5:.3f}"}
@@ -89,6 +97,19 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             by_length = exponent_of(some, "gradient", over="squared_length")
             row |= {"exponent in |x_l|^2": with_interval(by_length)} if by_length else {}
         yield row
+
+
+def of_large_layers(frame: pd.DataFrame) -> Row:
+    """Judge whether the factor of the upper layers is decidedly below that of the lower half."""
+    layers = int(frame["layer"].max())
+    first, half = 2 * layers // 3 + 1, layers // 2
+    upper, lower = factor(frame[frame["layer"] >= first]), factor(frame[frame["layer"] <= half])
+    stated = f"nearer to 1 in layers {first} to {layers} than in 1 to {half}"
+    if upper is None or lower is None:
+        return verdict(stated, "undefined", None)
+    measured = f"{upper.mean:.3f} against {lower.mean:.3f}"
+    falls = upper.mean >= 1 - NEAR and upper.interval[1] < lower.interval[0]
+    return {**verdict(stated, measured, falls), INTERVAL: interval_text(upper, 3)}
 
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -1,8 +1,9 @@
 """Lengths of the hidden states.
 
-Xiong et al. 2020, Lemma 2, of the simplified setting: `(1 + l/2) d <= E|x|^2 <= (1 + 3l/2) d` for
-the output x of layer l under pre-norm, and `E|x|^2 = 3d/2` for the sum that goes into the norm
-after the feed-forward network under post-norm.
+Xiong et al. 2020, Lemma 2 and its proof, of the simplified setting: `(1 + l/2) d <= E|x|^2 <=
+(1 + 3l/2) d` for the output x of layer l under pre-norm. Under post-norm, `d <= E|x|^2 <= 2d` for
+the sum that goes into the norm after the attention, and `E|x|^2 = 3d/2` for the sum that goes into
+the norm after the feed-forward network.
 """
 
 from __future__ import annotations
@@ -31,24 +32,26 @@ OUTPUT = "output"
 
 
 class Bounds(NamedTuple):
-    """Lemma 2 on E |x|^2 / d at one place of layer l: a + b l at least, a + c l at most.
+    """Lemma 2 on E |x|^2 / d at one place: each bound is a number plus one per layer."""
 
-    Attributes:
-        place: :data:`OUTPUT`, or the branch whose norm on the sum follows x.
-    """
-
-    place: str
-    a: float
-    b: float
-    c: float
+    lower: tuple[float, float]
+    upper: tuple[float, float]
 
     def at(self, layer: int) -> tuple[float, float]:
         """Return the lower and the upper bound for layer ``layer``."""
-        return self.a + self.b * layer, self.a + self.c * layer
+        low, high = (at_0 + per_layer * layer for at_0, per_layer in self)
+        return low, high
 
 
-LEMMA = {"pre": Bounds(OUTPUT, 1.0, 0.5, 1.5), "post": Bounds("ffn", 1.5, 0.0, 0.0)}
-"""The bounds of the lemma by placement; an equality has two equal bounds."""
+LEMMA = {
+    ("pre", OUTPUT): Bounds((1.0, 0.5), (1.0, 1.5)),
+    ("post", "self"): Bounds((1.0, 0.0), (2.0, 0.0)),
+    ("post", "ffn"): Bounds((1.5, 0.0), (1.5, 0.0)),
+}
+"""The bounds by placement and place, :data:`OUTPUT` or the branch whose norm on the sum follows x.
+
+An equality has two equal bounds.
+"""
 CASE = ["tokens", "placement", "place"]
 
 
@@ -73,9 +76,10 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Judge the lengths by Lemma 2."""
     layers = frame[frame["layer"] > 0]  # the lemma is about layers
     for case, some in cases(layers, *CASE):
-        bounds, place = LEMMA.get(case["placement"]), case.pop("place")
-        if bounds is not None and bounds.place == place:
-            check = of_equality if bounds.b == bounds.c else of_bounds
+        place = case.pop("place")
+        if bounds := LEMMA.get((case["placement"], place)):
+            case["x"] = PLACES[place]
+            check = of_equality if bounds.lower == bounds.upper else of_bounds
             yield from ({**case, **row} for row in check(some, bounds))
 
 
@@ -100,8 +104,9 @@ def _touches(sample: Sample, low: float, high: float) -> bool:
 def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Judge whether the mean over layers is what the lemma says, and the range of single layers."""
     pooled = describe(frame.groupby("seed")["squared_length"].mean())
-    stated = f"{bounds.a:g}"
-    yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, bounds.a))}
+    length, _ = bounds.lower
+    stated = f"{length:g}"
+    yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, length))}
     means = [sample.mean for sample in by_layer(frame).values()]
     single = f"{min(means):.3f} to {max(means):.3f}"
     yield {"layer": "single layers", **verdict(stated, single, None)}
@@ -129,8 +134,8 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     }
     draw_lines(axes, lines.items(), xlabel="layer l", ylabel="E |x|^2 / d", yscale="log")
     for placement, means in lines.items():
-        if placement in LEMMA and LEMMA[placement].place == OUTPUT:
-            low, high = zip(*map(LEMMA[placement].at, means.index))
+        if bounds := LEMMA.get((placement, OUTPUT)):
+            low, high = zip(*map(bounds.at, means.index))
             axes.fill_between(means.index, low, high, alpha=0.15, linewidth=0, color="#888888")
     if lines:
         axes.legend(loc="upper left", fontsize=7, ncols=2)

@@ -23,7 +23,7 @@ def test_post_sums_and_pre_outputs_are_as_long_as_the_lemma_says():
     pre = models.stack_pass("pre", "layernorm", 2, 256, BATCHES, 0)
     assert not pre.sums
     for layer in (1, 2):
-        low, high = hidden_states.LEMMA["pre"].at(layer)
+        low, high = hidden_states.LEMMA["pre", hidden_states.OUTPUT].at(layer)
         assert low <= pre.outputs[layer].mean() <= high
 
 
@@ -49,6 +49,15 @@ def test_the_bounds_of_a_single_layer_are_checked(length, expected):
     rows = verdicts(hidden_states, lengths(measured, "pre", hidden_states.OUTPUT))
     assert [(row["layer"], row["holds"]) for row in rows] == expected
     assert (rows[0]["stated"], rows[0]["measured"]) == ("1.50 to 2.50", "1.65")
+
+
+@pytest.mark.parametrize(("length", "met"), [(1.9, "yes"), (2.2, "no"), (0.8, "no")])
+def test_the_bounds_of_the_sum_after_posts_attention_are_checked(length, met):
+    rows = verdicts(hidden_states, lengths([[1.1, length], [1.2, length + 0.01]], "post", "self"))
+    assert [(row["layer"], row["stated"], row["holds"]) for row in rows] == [
+        *(("1", "1.00 to 2.00", "yes"), ("2", "1.00 to 2.00", met)),
+        ("1 to 2", "2 within the bounds", met),
+    ]
 
 
 @pytest.mark.parametrize(("values", "met"), [((1.49, 1.51), "yes"), ((1.6, 1.61), "no")])

@@ -1,21 +1,23 @@
 """The rows of docs/papers.md: what a paper states, what was measured here, and the verdict.
 
-``paper_rows.yaml`` has the rows of each paper. A row has ``what`` (a figure, a table, a lemma),
-``says`` in our words, and one of
+``paper_rows.yaml`` has the rows of each paper, one per claim. A row has ``what`` (a figure, a
+table, a lemma) and ``says`` in our words. An experiment has the paper's setting as ``of`` and a
+list ``tests``; a statement of theory has ``tests`` alone. A row without tests has a ``verdict`` of
+verdicts.py. Each test has our setting as ``here``, for an experiment whether that is the paper's
+as ``same``, and one of
 
-    verdict     one of VERDICTS, if nothing is measured
-    compare     two arms of a study: {study, arm, baseline, outcome, claim, margin, setting}, where
-                ``setting: other`` says that the statement does not cover the setting of the study
+    compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
     theory      rows of a claim of docs/theory.md: {claim, where, n}
     recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
-                It is the change over training, or with ``minus: [value, norm]`` a difference of two
-                at the end, in ``part``, or with ``part: outliers`` in the largest over the median
+                It is the change over training, or a ``part`` of it, alone or divided by that of
+                ``over: [value, norm]`` as a logarithm to base 10
+    largest     a value over the channels at the last update: {folder, norm, value, at_most}
     spectrum    the mean singular value of the embedding over its largest: {study, arm, baseline,
                 claim, margin}
     example     {name, arm, baseline, claim}
 
-``ours`` says in which setting, with links. Numbers, intervals and verdicts are computed: a decided
-difference is higher or lower, as the claim says or not.
+``but`` says why a difference cannot decide the claim. Numbers, intervals and verdicts are computed.
+A claim with tests in the paper's setting is judged by these alone.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -35,7 +38,7 @@ from example_runs import RESULTS as EXAMPLES
 from example_runs import SCORES, TEST_TO_TRAIN, read_runs
 from findings import declared_tests, read_named, with_placement
 from norm_lab.config.studies import BEFORE, SCORE
-from norm_lab.report.records import statistics_of
+from norm_lab.report.records import record_of, statistics_of, values_of
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict, compare, describe
@@ -45,37 +48,20 @@ from norm_lab.theory.claim import INTERVAL, finite_cases
 from norm_lab.theory.command import read_made, read_measurements
 from norm_plugin.io.command_line import CommandError
 from papers import first_norm_tenths
+from verdicts import KINDS, Outcome, on_claim, on_experiment, on_statement
 
 FILE = Path(__file__).with_name("paper_rows.yaml")
-REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "undecided"
-NOT_SEEN, PARTLY, NOT_RUN = "not reproduced", "partly", "not run"
-DIFFERS = "differs here"
-VERDICTS = {
-    REPRODUCED: "the stated effect is decided, or the stated equation or bound holds",
-    CONTRADICTED: "the opposite effect is decided, or the stated equation or bound fails",
-    DIFFERS: "the opposite effect is decided, in a setting that the statement does not cover",
-    NOT_SEEN: "the interval lies within the margin of the row, which excludes a larger effect",
-    PARTLY: "some statements or settings hold, others do not",
-    UNDECIDED: "measured, but p or the interval does not decide, or there is one seed",
-    "implemented": "a definition or an algorithm, compared with its equations in float64 by tests",
-    NOT_RUN: "not run or not measured here",
-    "cannot be run here": "it needs data or GPUs that this project does not have",
-    "no claim": "a picture, a notation, a setting, a step of a proof, or a score that is cited",
-}
-"""Each verdict with its meaning."""
+VERDICTS = dict(chain(*(verdicts.items() for verdicts in KINDS.values())))
 TITLES = {"powernorm": "PowerNorm", "adanorm": "AdaNorm", "xiong": "Xiong et al."}
 UP, DOWN, SAME = "higher", "lower", "equal"
-OTHER = "other"
 Declared = Mapping[str, Any]
 
 
 class Measured(NamedTuple):
-    """The cells of a row that are computed."""
+    """What one test measured, as text, and what it says of the claim."""
 
-    measured: str = "-"
-    interval: str = "-"
-    n: str = "-"
-    verdict: str = ""
+    text: str
+    outcome: Outcome
 
 
 # ---- the tables -----------------------------------------------------------------------------
@@ -89,19 +75,23 @@ def declared_rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def paper_table(paper: str, results: Path) -> str:
-    """Return Markdown: one row per statement of a paper."""
+    """Return Markdown: one row per claim of a paper."""
     return markdown(pd.DataFrame(judged(paper, results)))
 
 
 def verdict_counts(results: Path) -> str:
-    """Return Markdown: the verdicts with their meaning, and how often each paper has them."""
-    counts: dict[str, dict[str, str]] = {}
-    for paper, title in TITLES.items():
-        verdicts = [row["verdict"] for row in judged(paper, results)]
-        counts[title] = {verdict: str(verdicts.count(verdict)) for verdict in VERDICTS}
-        counts[title]["all rows"] = str(len(verdicts))
-    table = pd.DataFrame({**counts, "meaning": {**VERDICTS, "all rows": ""}})
-    return markdown(table.rename_axis("verdict").reset_index())
+    """Return Markdown: the verdicts by kind of row, and how often each paper has them."""
+    counts = {
+        title: Counter(row["verdict"] for row in judged(paper, results))
+        for paper, title in TITLES.items()
+    }
+    rows = []
+    for kind, verdicts in KINDS.items():
+        for verdict, meaning in {f"**{kind}**": "", **verdicts}.items():
+            of_kind = list(verdicts) if not meaning else [verdict]
+            shown = {title: sum(own[each] for each in of_kind) for title, own in counts.items()}
+            rows.append({"verdict": verdict, **shown, "meaning": meaning})
+    return markdown(pd.DataFrame(rows))
 
 
 @cache
@@ -109,28 +99,46 @@ def judged(paper: str, results: Path) -> list[dict[str, str]]:
     """Return the rows of a paper with their measurements and verdicts.
 
     Raises:
-        CommandError: a row has no evidence and no verdict, or an unknown verdict.
+        CommandError: a row has no tests and no verdict, or an unknown verdict, or a test of an
+            experiment does not say whether its setting is the paper's.
     """
     rows = []
     for row in declared_rows()[paper]:
-        cells = measured(row, results)
-        if cells.verdict not in VERDICTS:
+        here, same, verdict = judged_row(row, results)
+        if verdict not in VERDICTS:
             raise CommandError(
-                f"{paper}, {row['what']}: verdict is {cells.verdict!r}; choose from "
-                f"{', '.join(VERDICTS)}, or give evidence: {', '.join(KINDS)}"
+                f"{paper}, {row['what']}: verdict is {verdict!r}; choose from "
+                f"{', '.join(VERDICTS)}, or give tests: {', '.join(TESTS)}"
             )
-        computed = {"measured": cells.measured, "95 % interval": cells.interval, "n": cells.n}
-        said = {"what": row["what"], "what it says": row["says"], "here": row.get("ours", "-")}
-        rows.append({**said, **computed, "verdict": cells.verdict})
+        said = {"what": row["what"], "what it says": row["says"], "its setting": row.get("of", "-")}
+        rows.append({**said, "measured here": here, "same setting": same, "verdict": verdict})
     return rows
 
 
-def measured(row: Declared, results: Path) -> Measured:
-    """Return what was measured for a row, by the kind of its evidence."""
-    for kind, of_kind in KINDS.items():
-        if kind in row:
-            return of_kind(row[kind], results)
-    return Measured(verdict=row.get("verdict", ""))
+def judged_row(row: Declared, results: Path) -> tuple[str, str, str]:
+    """Return our settings with what was measured, whether they are the paper's, and the verdict."""
+    if "tests" not in row:
+        return row.get("here", "-"), "-", row.get("verdict", "")
+    tests = row["tests"]
+    cells = [measured(test, results) for test in tests]
+    lines = [": ".join(filter(None, (t.get("here"), c.text))) for t, c in zip(tests, cells)]
+    if "of" not in row:
+        return "<br>".join(lines), "-", on_statement([cell.outcome for cell in cells])
+    if not all(isinstance(test.get("same"), bool) for test in tests):
+        raise CommandError(f"{row['what']}: each test needs `same: true` or `same: false`")
+    verdicts = [on_experiment(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
+    if len(tests) > 1:
+        lines = [f"{line}: {verdict}" for line, verdict in zip(lines, verdicts)]
+    own = [verdict for test, verdict in zip(tests, verdicts) if test["same"]]
+    same = "no" if not own else "yes" if len(own) == len(tests) else "in part"
+    return "<br>".join(lines), same, on_claim(own or verdicts)
+
+
+def measured(test: Declared, results: Path) -> Measured:
+    """Return what was measured in a test, by its kind; ``but`` leaves the claim open."""
+    (kind,) = TESTS.keys() & test.keys()
+    cells = TESTS[kind](test[kind], results)
+    return Measured(f"{cells.text}; {test['but']}", Outcome.OPEN) if "but" in test else cells
 
 
 # ---- comparisons of arms --------------------------------------------------------------------
@@ -145,11 +153,16 @@ def of_comparison(evidence: Declared, results: Path) -> Measured:
         decided = UP if (verdict == Verdict.BETTER) == test["higher_is_better"] else DOWN
     if verdict == Verdict.EQUIVALENT:
         note = f"; equivalent within {test['margin_text']}"
-    judgment = judge(evidence, decided, test["difference_low"], test["difference_high"])
+    outcome = judge(evidence, decided, test["difference_low"], test["difference_high"])
     if evidence["claim"] == SAME and verdict == Verdict.EQUIVALENT:
-        judgment = REPRODUCED
+        outcome = Outcome.AGREES
     n = f"{max(len(test['by_seed']), 1)}{', declared' if test['before'] else ''}"
-    return Measured(test["mean_text"] + note, test["interval_text"], n, judgment)
+    return Measured(text_of(test["mean_text"], test["interval_text"], n) + note, outcome)
+
+
+def text_of(mean: str, interval: str, n: str) -> str:
+    """Return what was measured as text; one seed has no interval."""
+    return f"{mean}, n = {n}" if interval == "-" else f"{mean} ({interval}), n = {n}"
 
 
 def arms_of(evidence: Declared) -> tuple[str, str]:
@@ -165,8 +178,8 @@ def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
     docs/papers.md are another one.
     """
     study = read_named(name, results)
-    rows = chain(*declared_rows().values())
-    wanted = [row["compare"] for row in rows if "compare" in row]
+    tests = chain(*(row.get("tests", ()) for row in chain(*declared_rows().values())))
+    wanted = [test["compare"] for test in tests if "compare" in test]
     here = [
         arms_of(each)
         for each in wanted
@@ -175,17 +188,17 @@ def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
     declared = declared_tests(study, outcome)
     of_study = set(zip(declared["arm"], declared["baseline"]))
     pairs = [pair for pair in dict.fromkeys((*study.pairs, *here)) if pair not in of_study]
-    tests = pd.concat([declared, compare_arms(study.runs, pairs, outcome)], ignore_index=True)
+    table = pd.concat([declared, compare_arms(study.runs, pairs, outcome)], ignore_index=True)
     shown = ["difference", "difference_low", "difference_high"]
-    texts = formatted(tests[shown], study.metric, outcome)
+    texts = formatted(table[shown], study.metric, outcome)
     primary = {(each.arm, each.baseline): each for each in study.primary}
-    keys = list(zip(tests["arm"], tests["baseline"]))
+    keys = list(zip(table["arm"], table["baseline"]))
     before = {
         key
         for key, each in primary.items()
         if each.declared == BEFORE and outcome in (each.outcome for each in study.primary)
     }
-    return tests.assign(
+    return table.assign(
         mean_text=texts.iloc[:, 0],
         interval_text=texts.iloc[:, 1],
         higher_is_better=higher_is_better(study.runs, outcome),
@@ -194,16 +207,14 @@ def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
     ).set_index(["arm", "baseline"])
 
 
-def judge(evidence: Declared, decided: str, low: float, high: float) -> str:
-    """Return the verdict on a claim, given the decided direction and interval of a difference."""
+def judge(evidence: Declared, decided: str, low: float, high: float) -> Outcome:
+    """Return what the decided direction and the interval of a difference say of a claim."""
     margin = evidence.get("margin")
     if margin is not None and -margin < low and high < margin:
-        return REPRODUCED if evidence["claim"] == SAME else NOT_SEEN
+        return Outcome.AGREES if evidence["claim"] == SAME else Outcome.ABSENT
     if not decided:
-        return UNDECIDED
-    if decided == evidence["claim"]:
-        return REPRODUCED
-    return DIFFERS if evidence.get("setting") == OTHER else CONTRADICTED
+        return Outcome.OPEN
+    return Outcome.AGREES if decided == evidence["claim"] else Outcome.OPPOSITE
 
 
 def by_interval(low: float, high: float) -> str:
@@ -216,8 +227,8 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
     sample = describe(list(values))
     low, high = sample.interval
     interval = "-" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
-    verdict = judge(evidence, by_interval(low, high), low, high)
-    return Measured(f"{sample.mean:{digits}}", interval, str(len(values)), verdict)
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    return Measured(text_of(f"{sample.mean:{digits}}", interval, str(len(values))), outcome)
 
 
 # ---- theory, recorded statistics, spectra, examples -----------------------------------------
@@ -227,7 +238,7 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
     """Return the rows of verdicts of a claim in docs/theory.md; ``where`` selects by column."""
     name, folder = evidence["claim"], results / "theory"
     if not (folder / f"{name}.csv").is_file():
-        return Measured(verdict=NOT_RUN)
+        return Measured("", Outcome.OPEN)
     claim = CLAIMS[name]
     where = {key: str(value) for key, value in evidence.get("where", {}).items()}
     finite, _ = finite_cases(claim, read_measurements(name, folder))
@@ -240,14 +251,16 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
         raise CommandError(f"results/theory/{name}.csv has no row of verdicts where {where}")
     holds = Counter(row["holds"] for row in rows)
     stated = holds["yes"] + holds["no"]
-    verdict = PARTLY if holds["yes"] and holds["no"] else CONTRADICTED
+    outcome = Outcome.MIXED if holds["yes"] and holds["no"] else Outcome.OPPOSITE
     if not holds["no"]:
-        verdict = REPRODUCED if stated else UNDECIDED
+        outcome = Outcome.AGREES if stated else Outcome.OPEN
     if len(rows) > 1:
-        return Measured(f"{holds['yes']} of {stated} statements hold", verdict=verdict)
+        return Measured(f"{holds['yes']} of {stated} statements hold", outcome)
     interval = str(rows[0].get(INTERVAL, "-"))
+    if interval == "-":
+        return Measured(str(rows[0]["measured"]), outcome)
     seeds = evidence.get("n", str(read_made(folder)[name]["settings"].get("seeds", "-")))
-    return Measured(str(rows[0]["measured"]), interval, "-" if interval == "-" else seeds, verdict)
+    return Measured(text_of(str(rows[0]["measured"]), interval, seeds), outcome)
 
 
 def _selects(key: str, wanted: str, found: str) -> bool:
@@ -266,12 +279,38 @@ def of_record(evidence: Declared, results: Path) -> Measured:
     """Return a statistic at the first norm, by seed."""
     runs = runs_by_norm(results / evidence["folder"])
     parts = first_norm_tenths(runs, evidence["figure"], evidence["value"], evidence["norm"])
-    values = parts["last tenth"] - parts["second tenth"]
-    if "minus" in evidence:
-        part = evidence.get("part", "last tenth")
-        less = first_norm_tenths(runs, evidence["figure"], *evidence["minus"])
-        values = parts[part] - less[part]
+    if "part" not in evidence:
+        values = parts["last tenth"] - parts["second tenth"]
+    else:
+        values = parts[evidence["part"]]
+        if "over" in evidence:
+            other = first_norm_tenths(runs, evidence["figure"], *evidence["over"])
+            values = np.log10(values / other[evidence["part"]])
     return of_differences(list(values.dropna()), evidence, ".2g")
+
+
+def of_largest(evidence: Declared, results: Path) -> Measured:
+    """Return the largest value over the channels, of the encoder's first norm and of all.
+
+    It is that of the last update of each run. The claim is that it is ``at_most`` a number in all.
+    """
+    runs = runs_by_norm(results / evidence["folder"])
+    by_norm = []
+    for run in runs[runs["arm"] == evidence["norm"]].to_dict("records"):
+        if (record := record_of(run)) is not None:
+            values = values_of(record, [evidence["value"]])
+            values = values[values["place"].str.startswith("encoder")]
+            last = values[values["update"] == values["update"].max()]
+            by_norm.append(list(last[f"{evidence['value']}_1"]))
+    limit, seeds, texts = evidence["at_most"], len(by_norm), []
+    parts = {"at the first norm": [norms[0] for norms in by_norm], "at all": map(max, by_norm)}
+    for part, values in parts.items():
+        largest = list(values)
+        within = sum(value <= limit for value in largest)
+        span = f"{min(largest):.2f} to {max(largest):.2f}"
+        texts.append(f"{span} {part}, at most {limit} in {within} of {seeds} seeds")
+    outcome = {seeds: Outcome.AGREES, 0: Outcome.OPPOSITE}.get(within, Outcome.MIXED)
+    return Measured("; ".join(texts), outcome)
 
 
 def of_spectrum(evidence: Declared, results: Path) -> Measured:
@@ -301,15 +340,17 @@ def of_example(evidence: Declared, results: Path) -> Measured:
     arm, baseline = scores[evidence["arm"]], scores[evidence["baseline"]]
     test = compare(arm, baseline, TEST_TO_TRAIN.get(name, 0.0))
     low, high = test.interval
-    verdict = judge(evidence, by_interval(low, high), low, high)
-    return Measured(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", str(test.n), verdict)
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    interval = f"{low:+.2f} to {high:+.2f}"
+    return Measured(text_of(f"{test.mean:+.2f}", interval, str(test.n)), outcome)
 
 
-KINDS = {
+TESTS = {
     "compare": of_comparison,
     "theory": of_theory,
     "recorded": of_record,
+    "largest": of_largest,
     "spectrum": of_spectrum,
     "example": of_example,
 }
-"""The function that measures a row, by the kind of its evidence."""
+"""The function that measures a test, by its kind."""

@@ -1,4 +1,4 @@
-"""tools/paper_claims.py: rows of docs/papers.md, their numbers and verdicts."""
+"""tools/verdicts.py and tools/paper_claims.py: the rule for verdicts, and docs/papers.md's rows."""
 
 from __future__ import annotations
 
@@ -11,109 +11,217 @@ import paper_claims
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from paper_claims import (
-    CONTRADICTED,
-    DIFFERS,
-    NOT_RUN,
-    NOT_SEEN,
-    REPRODUCED,
-    UNDECIDED,
-    VERDICTS,
+    TESTS,
+    TITLES,
     declared_rows,
     judge,
     judged,
+    judged_row,
     measured,
     of_differences,
+    verdict_counts,
 )
+from verdicts import EXPERIMENTS, STATEMENTS, Outcome, on_claim, on_experiment, on_statement
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+AGREES, OPPOSITE, ABSENT, OPEN = Outcome.AGREES, Outcome.OPPOSITE, Outcome.ABSENT, Outcome.OPEN
+OWN = {"reproduced", "contradicted", "not reproduced"}
+"""The verdicts that need the paper's own setting."""
 
 
-def evidence(paper, kind, **wanted):
-    """The declared rows with this evidence."""
-    return [
-        row for row in declared_rows()[paper] if kind in row and wanted.items() <= row[kind].items()
+def the_test(paper, kind, **wanted):
+    """The one declared test with this evidence."""
+    (test,) = [
+        test
+        for row in declared_rows()[paper]
+        for test in row.get("tests", ())
+        if kind in test and wanted.items() <= test[kind].items()
     ]
+    return test
+
+
+# ---- the rule -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("claim", "margin", "decided", "interval", "verdict"),
+    ("outcome", "own", "other"),
     [
-        ("higher", None, "higher", (1, 2), REPRODUCED),
-        ("higher", None, "lower", (-2, -1), CONTRADICTED),
-        ("higher", None, "", (-1, 2), UNDECIDED),
-        ("higher", 3, "", (-1, 2), NOT_SEEN),
-        ("higher", 3, "higher", (1, 2), NOT_SEEN),
-        ("higher", 1.5, "higher", (1, 2), REPRODUCED),
-        ("equal", 3, "", (-1, 2), REPRODUCED),
-        ("equal", 1, "", (-1, 2), UNDECIDED),
-        ("equal", 1, "lower", (-3, -2), CONTRADICTED),
-        ("higher", 3, "", (float("nan"),) * 2, UNDECIDED),
+        (AGREES, "reproduced", "as the paper, here"),
+        (OPPOSITE, "contradicted", "differs here"),
+        (ABSENT, "not reproduced", "not seen here"),
+        (OPEN, "undecided", "undecided"),
+        (Outcome.MIXED, "mixed", "mixed"),
     ],
 )
-def test_what_an_interval_says_of_a_claim(claim, margin, decided, interval, verdict):
+def test_only_the_papers_own_setting_reproduces_or_contradicts(outcome, own, other):
+    assert (on_experiment(outcome, True), on_experiment(outcome, False)) == (own, other)
+
+
+def test_several_measurements_of_a_claim_have_one_verdict():
+    assert on_claim(["differs here", "differs here"]) == "differs here"
+    assert on_claim(["differs here", "undecided"]) == "mixed"
+    assert on_statement([AGREES, AGREES]) == "holds"
+    assert on_statement([OPPOSITE]) == "fails"
+    assert on_statement([AGREES, OPPOSITE]) == on_statement([Outcome.MIXED]) == "holds in part"
+    assert on_statement([OPEN]) == "not measured"
+
+
+def row_of(monkeypatch, *tests, **more):
+    """The cells of a row whose tests have these outcomes and settings."""
+    monkeypatch.setitem(TESTS, "spectrum", lambda e, _: paper_claims.Measured(e["text"], e["is"]))
+    row = {"what": "Figure 9", "says": "it rises", **more}
+    row["tests"] = [
+        {"here": at, **own, "spectrum": {"text": "1", "is": is_}} for at, is_, own in tests
+    ]
+    return judged_row(row, RESULTS)
+
+
+def test_tests_in_the_papers_setting_decide_alone(monkeypatch):
+    own, other = ("RT", OPEN, {"same": True}), ("a loss", OPPOSITE, {"same": False})
+    here, same, verdict = row_of(monkeypatch, own, other, of="RT")
+    assert (same, verdict) == ("in part", "undecided")
+    assert here == "RT: 1: undecided<br>a loss: 1: differs here"
+    assert row_of(monkeypatch, other, of="RT") == ("a loss: 1", "no", "differs here")
+    assert row_of(monkeypatch, own, of="RT") == ("RT: 1", "yes", "undecided")
+
+
+def test_a_reason_against_the_comparison_leaves_the_claim_open(monkeypatch):
+    one = ("T = 1", AGREES, {"same": False, "but": "a fourteenth of the rate"})
+    here, _, verdict = row_of(monkeypatch, one, of="IWSLT14")
+    assert here == "T = 1: 1; a fourteenth of the rate" and verdict == "undecided"
+
+
+def test_an_experiment_says_whether_its_setting_is_the_papers(monkeypatch):
+    with pytest.raises(CommandError, match="Figure 9: each test needs `same: true`"):
+        row_of(monkeypatch, ("characters", AGREES, {}), of="Enwik8")
+    assert row_of(monkeypatch, ("any", AGREES, {})) == ("any: 1", "-", "holds")  # a theorem
+
+
+@pytest.mark.parametrize(
+    ("claim", "margin", "decided", "interval", "outcome"),
+    [
+        ("higher", None, "higher", (1, 2), AGREES),
+        ("higher", None, "lower", (-2, -1), OPPOSITE),
+        ("higher", None, "", (-1, 2), OPEN),
+        ("higher", 3, "", (-1, 2), ABSENT),
+        ("higher", 3, "higher", (1, 2), ABSENT),
+        ("higher", 1.5, "higher", (1, 2), AGREES),
+        ("equal", 3, "", (-1, 2), AGREES),
+        ("equal", 1, "", (-1, 2), OPEN),
+        ("equal", 1, "lower", (-3, -2), OPPOSITE),
+        ("higher", 3, "", (float("nan"),) * 2, OPEN),
+    ],
+)
+def test_what_an_interval_says_of_a_claim(claim, margin, decided, interval, outcome):
     claimed = {"claim": claim, **({} if margin is None else {"margin": margin})}
-    assert judge(claimed, decided, *interval) == verdict
+    assert judge(claimed, decided, *interval) == outcome
 
 
-def test_a_setting_that_the_statement_does_not_cover_contradicts_nothing():
-    claimed = {"claim": "equal", "margin": 1, "setting": "other"}
-    assert judge(claimed, "lower", -3, -2) == DIFFERS
-    assert judge(claimed, "", -0.5, 0.5) == REPRODUCED
+# ---- the rows -------------------------------------------------------------------------------
 
 
-def test_every_row_says_where_and_what():
+def test_every_row_says_what_and_where():
     for rows in declared_rows().values():
         for row in rows:
-            kinds = [kind for kind in paper_claims.KINDS if kind in row]
-            assert len(kinds) + ("verdict" in row) == 1, row["what"]
-            assert row["says"] and set(row) <= {"what", "says", "ours", "verdict", *kinds}
-            assert row.get("verdict", NOT_RUN) in VERDICTS
-            for kind in kinds:
-                assert kind == "theory" or row[kind]["claim"] in ("higher", "lower", "equal")
+            assert ("tests" in row) != ("verdict" in row), row["what"]
+            assert row["says"] and set(row) <= {"what", "says", "of", "here", "verdict", "tests"}
+            for test in row.get("tests", ()):
+                (kind,) = TESTS.keys() & test.keys()
+                assert set(test) <= {"here", "same", "but", kind} and ("same" in test) == (
+                    "of" in row
+                )
+                assert kind in ("theory", "largest") or test[kind]["claim"] in (
+                    "higher",
+                    "lower",
+                    "equal",
+                )
+
+
+def test_one_claim_has_one_row():
+    for rows in declared_rows().values():
+        assert len({row["what"] for row in rows}) == len(rows)
+        said = [(row["says"], row.get("of")) for row in rows]
+        assert len(set(said)) == len(said)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return {paper: judged(paper, RESULTS) for paper in TITLES}
+
+
+def test_no_row_of_another_setting_reproduces_or_contradicts(tables):
+    for rows in tables.values():
+        for row in rows:
+            assert row["same setting"] != "no" or row["verdict"] not in OWN, row["what"]
+            experiment = row["its setting"] != "-"
+            assert (row["verdict"] in EXPERIMENTS) == experiment, row["what"]
+            assert experiment or row["same setting"] == "-"
+
+
+def test_misprints_and_steps_of_proofs_are_counted_apart(tables):
+    lines = [line.strip("|").split("|") for line in verdict_counts(RESULTS).splitlines()[2:]]
+    counts = {line[0].strip(): [int(cell) for cell in line[1:4]] for line in lines}
+    assert all(counts["wrong"]) and "wrong" not in EXPERIMENTS
+    for kind, verdicts in (("experiments", EXPERIMENTS), ("statements of theory", STATEMENTS)):
+        totals = [sum(numbers) for numbers in zip(*(counts[verdict] for verdict in verdicts))]
+        assert counts[f"**{kind}**"] == totals
+    kinds = [numbers for name, numbers in counts.items() if name.startswith("**")]
+    assert [sum(numbers) for numbers in zip(*kinds)] == [len(rows) for rows in tables.values()]
 
 
 def test_a_row_of_arms_is_the_mean_of_the_stored_scores():
-    (row,) = evidence("powernorm", "compare", study="multi30k_powernorm")
-    cells = measured(row, RESULTS)
+    cells = measured(the_test("powernorm", "compare", study="multi30k_powernorm"), RESULTS)
     runs = read_results(RESULTS / "multi30k_powernorm").pivot_table("score", "seed", "norm")
     difference = (runs["powernorm"] - runs["layernorm"]).mean()
-    assert cells.measured.startswith(f"{difference:+.2f}")
-    assert cells.n == "17, declared" and cells.verdict == UNDECIDED
+    assert cells.text.startswith(f"{difference:+.2f} (")
+    assert "n = 17, declared; equivalent" in cells.text and cells.outcome == OPEN
 
 
 def test_a_loss_is_judged_by_its_direction():
-    (row,) = evidence("adanorm", "compare", study="sst5_confirmed", outcome="valid_loss")
-    cells = measured(row, RESULTS)
-    assert float(cells.measured) < 0 and cells.verdict == REPRODUCED
-    assert cells.n == "20, declared"
-    (row,) = evidence("adanorm", "compare", study="sst5_confirmed", outcome="train_loss")
-    assert measured(row, RESULTS).verdict == CONTRADICTED  # it is LayerNorm's that is higher
+    of_study = {"study": "sst5_confirmed", "outcome": "valid_loss"}
+    cells = measured(the_test("adanorm", "compare", **of_study), RESULTS)
+    assert cells.text.startswith("-0.070 (") and cells.outcome == AGREES
+    of_study["outcome"] = "train_loss"
+    cells = measured(the_test("adanorm", "compare", **of_study), RESULTS)
+    assert cells.outcome == OPPOSITE  # it is LayerNorm's that is higher
 
 
 def test_spectra_of_two_norms(monkeypatch):
-    (row,) = evidence("powernorm", "spectrum")
-    assert measured(row, RESULTS).verdict == NOT_SEEN
+    test = the_test("powernorm", "spectrum")
+    assert measured(test, RESULTS).outcome == ABSENT
     decays = iter([{1: 0.5, 2: 0.6, 3: 0.7}, {1: 0.1, 2: 0.19, 3: 0.32}])
     monkeypatch.setattr(paper_claims, "mean_decay", lambda study, arm: next(decays))
-    cells = measured(row, RESULTS)
-    assert (cells.measured, cells.n, cells.verdict) == ("+0.3967", "3", REPRODUCED)
+    cells = measured(test, RESULTS)
+    assert cells.text.startswith("+0.3967 (") and cells.text.endswith("n = 3")
+    assert cells.outcome == AGREES
 
 
 def test_a_difference_over_seeds():
     cells = of_differences([0.1, 0.2, 0.3], {"claim": "lower"}, ".2f")
-    assert cells.measured == f"{statistics.mean([0.1, 0.2, 0.3]):.2f}"
-    assert (cells.interval, cells.verdict) == ("-0.05 to 0.45", UNDECIDED)
-    assert of_differences([0.1], {"claim": "lower"}, ".2f").interval == "-"
+    mean = statistics.mean([0.1, 0.2, 0.3])
+    assert cells == (f"{mean:.2f} (-0.05 to 0.45), n = 3", OPEN)
+    assert of_differences([0.1], {"claim": "lower"}, ".2f").text == "0.10, n = 1"
+
+
+def test_an_order_of_magnitude_is_one_unit_of_the_logarithm():
+    test = the_test("powernorm", "recorded", figure="powernorm-4", part="last tenth")
+    cells = measured(test, RESULTS)
+    assert 0 < float(cells.text.split()[0]) < 0.1 and cells.outcome == ABSENT  # 1.2 times as far
+
+
+def test_the_largest_channel_at_the_end_of_training():
+    cells = measured(the_test("powernorm", "largest", folder="multi30k_powernorm"), RESULTS)
+    first, every = cells.text.split("; ")
+    assert first == "0.84 to 1.01 at the first norm, at most 1 in 16 of 17 seeds"
+    assert every == "1.40 to 1.84 at all, at most 1 in 0 of 17 seeds" and cells.outcome == OPPOSITE
 
 
 def test_statements_of_the_theory_are_counted(tmp_path):
-    (row,) = evidence("adanorm", "theory", claim="detached")
-    cells = measured(row, RESULTS)
-    assert (cells.measured, cells.verdict) == ("8 of 8 statements hold", REPRODUCED)
-    assert measured(row, tmp_path).verdict == NOT_RUN
-    row = {**row, "theory": {"claim": "detached", "where": {"norm": "nothing"}}}
+    test = the_test("adanorm", "theory", claim="detached")
+    assert measured(test, RESULTS) == ("8 of 8 statements hold", AGREES)
+    assert measured(test, tmp_path).outcome == OPEN
     with pytest.raises(CommandError, match="no row of verdicts where"):
-        measured(row, RESULTS)
+        measured({"theory": {"claim": "detached", "where": {"norm": "nothing"}}}, RESULTS)
 
 
 def test_a_row_without_verdict_or_evidence_is_refused(monkeypatch):

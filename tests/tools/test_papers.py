@@ -13,19 +13,18 @@ from norm_lab.results.result import SCHEMA, write_result
 from norm_lab.study.significance import Verdict
 from norm_plugin.norms import NORM_TYPES
 from papers import (
-    CONTRADICTED,
     DIFFERENCES,
     LINES,
     NORMS,
     NOT_RUN,
     PUBLISHED,
-    SHOWN,
     claims_table,
-    of_claim,
+    outcome_of,
     published_table,
     recorded_figures_table,
     reproduction_table,
 )
+from verdicts import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,29 +113,31 @@ def test_claims_are_of_differences_seed_by_seed(tmp_path):
     write_rt(tmp_path, adanorm=(76.0, 77.1, 77.9), none=(76.0, 77.1, 77.9))
     better, worse, *_ = rows(claims_table("rt", tmp_path))[2:]
     assert better[1:4] == ["`adanorm` minus `layernorm`", "+0.29", "+1.00"]
-    assert (better[-1], worse[-1]) == (SHOWN, CONTRADICTED)
+    assert (better[-1], worse[-1]) == ("reproduced", "contradicted")
 
 
 def test_a_loss_is_another_family_and_lower_is_better():
     table = claims_table("sst5", ROOT / "results", "valid_loss")
     assert "Gain and bias" not in table  # no margin is declared for it
     adanorm = rows(table)[2]
-    assert float(adanorm[2]) < 0 and adanorm[-1] == SHOWN
+    assert float(adanorm[2]) < 0 and adanorm[-1] == "as the paper, here"  # a loss is not theirs
+    *_, derivatives = rows(table)  # on SST5 the paper has the opposite order
+    assert float(derivatives[2]) < 0 and derivatives[-1] == "differs here"
 
 
 @pytest.mark.parametrize(
-    ("verdict", "equivalence", "expected"),
+    ("verdict", "wanted", "expected"),
     [
-        (Verdict.BETTER, False, SHOWN),
-        (Verdict.WORSE, False, CONTRADICTED),
-        (Verdict.EQUIVALENT, True, SHOWN),
-        (Verdict.BETTER, True, CONTRADICTED),
-        (Verdict.UNDECIDED, True, "undecided"),
-        (Verdict.NOT_TESTED, False, "not tested"),
+        (Verdict.BETTER, Verdict.BETTER, Outcome.AGREES),
+        (Verdict.WORSE, Verdict.BETTER, Outcome.OPPOSITE),
+        (Verdict.EQUIVALENT, Verdict.EQUIVALENT, Outcome.AGREES),
+        (Verdict.BETTER, Verdict.EQUIVALENT, Outcome.OPPOSITE),
+        (Verdict.UNDECIDED, Verdict.EQUIVALENT, Outcome.OPEN),
+        (Verdict.NOT_TESTED, Verdict.BETTER, Outcome.OPEN),
     ],
 )
-def test_what_a_verdict_says_of_a_claim(verdict, equivalence, expected):
-    assert of_claim(verdict, equivalence) == expected
+def test_what_a_verdict_says_of_a_claim(verdict, wanted, expected):
+    assert outcome_of(verdict, wanted) == expected
 
 
 # ---- PowerNorm's figures of statistics over training ----------------------------------------

@@ -21,7 +21,7 @@ from norm_plugin.io.command_line import run_command
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER
-from papers import ADANORM, POWERNORM, published_scores
+from papers import ADANORM, POWERNORM, PUBLISHED, published_scores
 
 ALPHAS = (0.9, 0.95, 0.99)
 """The shares that the PowerNorm paper tries."""
@@ -196,6 +196,52 @@ def mask() -> Lines:
         yield f"{kind}: another last word changes the first output by {share:.2f} of its length"
 
 
+LOWER_IS_BETTER = "enwik8"
+CITED = {  # on WikiText-103, validation and test
+    **{"AWD-LSTM-MoS": (29.0, 29.2), "Adaptive Input": (19.8, 20.5)},
+    **{"Transformer-XL base": (23.1, 24.0), "tensorized 1-core": (23.6, 20.9)},
+    "tensorized 2-core": (19.7, 18.9),
+}
+"""What PowerNorm's Table III cites, where it has both."""
+
+
+def better(arm: str, baseline: str) -> tuple[int, int]:
+    """Return on how many of AdaNorm's eight data sets a norm is better, and equal."""
+    signs = []
+    for corpus in (name for name, papers in PUBLISHED.items() if ADANORM in papers):
+        scores = published_scores(corpus)
+        worst = "inf" if corpus == LOWER_IS_BETTER else "-inf"
+        ours, other = (float(scores[n].replace("diverges", worst)) for n in (arm, baseline))
+        signs.append((other - ours) if corpus == LOWER_IS_BETTER else (ours - other))
+    return sum(sign > 0 for sign in signs), sum(sign == 0 for sign in signs)
+
+
+def counts() -> Lines:
+    """AdaNorm's sentences on how many of its eight data sets, against its tables."""
+    for stated, arm, baseline in (
+        ("better on 6", "layernorm", "none"),
+        ("better on 4; in a review, on 6", "layernorm-simple", "layernorm"),
+        ("worse on 6", "detachnorm", "layernorm"),
+        ("worse on 6", "detachnorm", "layernorm-simple"),
+        ("better on 7", "adanorm", "layernorm"),
+    ):
+        wins, equal = better(arm, baseline)
+        yield (
+            f"{arm} and {baseline}: better on {wins}, equal on {equal}, worse on "
+            f"{8 - wins - equal}; stated: {stated}"
+        )
+
+
+def perplexities() -> Lines:
+    """PowerNorm's Table III: validation against test on WikiText-103."""
+    valid, test = (
+        published_scores(f"wikitext103{part}", POWERNORM) for part in (", validation", "")
+    )
+    both = {norm: (float(valid[norm]), float(test[norm])) for norm in test} | CITED
+    for name, (of_valid, of_test) in both.items():
+        yield f"{name}: {of_valid} on validation, {of_test} on test, {of_test - of_valid:+.1f}"
+
+
 def numbers() -> Lines:
     """Sentences against tables, from the published scores."""
 
@@ -215,13 +261,15 @@ def numbers() -> Lines:
             f"DetachNorm minus no norm on {corpus}: {less(ADANORM, corpus, 'detachnorm', 'none')}; "
             "stated of it: worse"
         )
+        derivatives = less(ADANORM, corpus, "layernorm-simple", "detachnorm")
+        yield f"LN-simple minus DetachNorm on {corpus}: {derivatives}; stated: a larger gain"
 
 
 FINDINGS: dict[str, Callable[[], Lines]] = {
     finding.__name__: finding
     for finding in (
         *(equations, assumption, bound, uniqueness, gradient, padding, warmup, deviation),
-        *(mask, numbers),
+        *(mask, numbers, counts, perplexities),
     )
 }
 """What docs/audit.md shows, by name."""

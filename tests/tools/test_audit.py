@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from audit import FINDINGS, finding_lines, main
+from audit import FINDINGS, better, finding_lines, main
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 
@@ -67,3 +67,16 @@ def test_a_finding_is_printed_as_the_page_has_it(capsys):
     assert capsys.readouterr().out.strip() in finding_lines("bound")
     with pytest.raises(SystemExit):
         main(["nothing"])
+
+
+def test_a_norm_that_diverges_is_worse_and_bits_are_better_when_lower():
+    assert better("layernorm", "none") == (6, 0)  # on En-De no norm diverges
+    assert better("none", "layernorm") == (2, 0)  # of which Enwik8, where 1.04 is below 1.07
+    assert better("adanorm", "layernorm") == (7, 1)
+
+
+def test_the_tensorized_models_alone_fall_from_validation_to_test():
+    fall = {line.partition(":")[0] for line in FINDINGS["perplexities"]() if line[-4] == "-"}
+    ours = {"layernorm", "batchnorm", "powernorm-v", "powernorm"}
+    assert fall == {*ours, "tensorized 1-core", "tensorized 2-core"}
+    assert len(list(FINDINGS["perplexities"]())) == len(fall) + 3

@@ -47,7 +47,7 @@ class OlmoRMSLayerNorm(nn.Module):
 
 
 class OlmoLayerNorm(nn.Module):
-    """Without parameters."""
+    """LayerNorm without parameters, as OLMo has it."""
 
     def __init__(self):
         super().__init__()

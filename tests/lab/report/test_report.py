@@ -345,7 +345,7 @@ HOSTILE = "![x](http://a.b/c) `y` <script>z</script> $q$ $\\frac{ inserted-999-h
 
 
 def test_names_are_text_in_every_format(tmp_path):
-    """Those of a corpus, a version, a label, a title and a folder."""
+    """Check the names of a corpus, a version, a label, a title and a folder."""
     name = "a\n```\n<script>alert(1)</script>"
     runs = [
         made_up(

@@ -5,13 +5,13 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 case ${1:-} in
-  enwik8 | ptb | tinyshakespeare | wikitext103) norm_plugin run "$@" ;;
+  enwik8 | ptb | tinyshakespeare | wikitext2 | wikitext103) norm_plugin run "$@" ;;
   -h | --help)
     printf 'usage: scripts/run_lm.sh CORPUS [OPTIONS] [KEY=VALUE...] [-- FLAGS]\n'
-    printf 'CORPUS is enwik8, ptb, tinyshakespeare or wikitext103; CORPUS --help shows the options.\n'
+    printf 'CORPUS is enwik8, ptb, tinyshakespeare, wikitext2 or wikitext103; CORPUS --help shows the options.\n'
     ;;
   *)
-    printf 'error: CORPUS is %s; choose enwik8, ptb, tinyshakespeare or wikitext103\n' "'${1:-}'" >&2
+    printf 'error: CORPUS is %s; choose enwik8, ptb, tinyshakespeare, wikitext2 or wikitext103\n' "'${1:-}'" >&2
     exit 2
     ;;
 esac

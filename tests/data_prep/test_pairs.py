@@ -18,6 +18,7 @@ import pytest
 import iwslt14
 import iwslt15
 import multi30k
+import news_commentary
 import wmt14
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
@@ -366,6 +367,25 @@ def test_wmt14(wmt, tmp_path, prepare, lines):
     (wmt / "dev.tgz").unlink()
     with pytest.raises(CommandError, match=r"lacks newstest2013\.en, .*; dev\.tgz can be used"):
         prepare(corpus, wmt, tmp_path / "more")
+
+
+def test_news_commentary_is_prepared_as_wmt14(wmt, tmp_path, prepare, pack, lines):
+    texts = {
+        "en": "The “well-known” news.\n\nA line.\n",
+        "de": "Die „Nachricht“.\nx\nEine Zeile.\n",
+    }
+    stem = "training/news-commentary-v12.de-en"
+    pack(wmt / news_commentary.NEWS, {f"{stem}.{x}": text for x, text in texts.items()})
+    counted = replace(news_commentary.CORPUS, lines=news_commentary.CORPUS.lines | {"train": 3})
+    with pytest.raises(CommandError, match="test has 2 lines, but the published one has 3,003"):
+        prepare(counted, wmt, tmp_path / "wrong", "--merges", 10)
+    out = tmp_path / "out"
+    manifest = prepare(replace(counted, lines={"train": 3}), wmt, out, "--merges", 10)
+    assert manifest["scoring"] == ["compound_split"]  # as in WMT14, which has the same test set
+    # the pair without a source is left out
+    assert lines(out, "tok/train.en") == ["The &quot; well @-@ known &quot; news .", "A line ."]
+    assert lines(out, "tok/test.en")[0] == "It &apos;s “ A ” – B @-@ en ."
+    assert set(manifest["inputs"]) == {news_commentary.NEWS, wmt14.DEV, wmt14.TEST}
 
 
 def test_real_newstest2014(tmp_path, real):

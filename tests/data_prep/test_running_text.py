@@ -11,6 +11,7 @@ import enwik8
 import ptb
 import tinyshakespeare
 import tinyshakespeare_halves
+import wikitext2
 import wikitext103
 from norm_plugin.io.command_line import CommandError
 from prep.files import SPLITS
@@ -19,7 +20,9 @@ from prep.running_text import SPACE, TOKENS, ByteFile
 TEXT = {"train": " the <unk> sat \n\n = N = \n", "valid": " the cat \n", "test": " a cat \n"}
 
 
-@pytest.mark.parametrize("corpus", [ptb.CORPUS, wikitext103.CORPUS], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "corpus", [ptb.CORPUS, wikitext2.CORPUS, wikitext103.CORPUS], ids=lambda c: c.name
+)
 def test_words_are_taken_as_they_are(corpus, tmp_path, prepare, pack, lines):
     members, out = corpus.raw.members, tmp_path / "out"
     dot = "./" if corpus is ptb.CORPUS else ""  # as in Mikolov's

@@ -15,6 +15,7 @@ SCRIPTS = {
     "run_iwslt14": ["run", "iwslt14"],
     "run_iwslt15": ["run", "iwslt15"],
     "run_multi30k": ["run", "multi30k"],
+    "run_news_commentary": ["run", "news_commentary"],
     "run_rt": ["run", "rt"],
     "run_sst5": ["run", "sst5"],
     "run_wmt14": ["run", "wmt14"],

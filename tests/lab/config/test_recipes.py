@@ -283,6 +283,7 @@ def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():
         ("tinyshakespeare", ["size=smoke_lm"]),
         ("tinyshakespeare", ["recipe=xl", "size=smoke_xl"]),
         ("tinyshakespeare", ["recipe=tensorized", "size=smoke_tensorized"]),
+        ("wikitext2", ["size=smoke_lm"]),
         ("wikitext103", ["size=smoke_tensorized"]),
         ("wikitext103_plain", ["size=smoke_lm"]),
     ],

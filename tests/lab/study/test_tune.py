@@ -91,7 +91,7 @@ def test_the_grid_does_not_grow_beyond_its_bound():
     [((0.0, 0.1), (0.0, 0.1, 0.2)), ((0.0, 0.1, 0.3), (0.0, 0.1, 0.3, 0.9))],
 )
 def test_a_grid_from_0_grows_upwards_only(values, grown):
-    """As those of dropout and warm-up."""
+    """Grow a grid such as those of dropout and warm-up."""
     bound = {LR: growth_bound(values)}
     assert extend({LR: values}, [(values[0],), (values[-1],)], bound)[LR] == pytest.approx(grown)
 

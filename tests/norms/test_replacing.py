@@ -323,10 +323,67 @@ def test_inference_needs_no_mask_that_fits():
     replace_norms(model, "batchnorm")
     x, mask = torch.randn(BATCH, 1, DIM), torch.ones(BATCH, TIME)
     assert model.eval()(x, attention_mask=mask).shape == x.shape
-    with pytest.raises(ValueError, match=r"padding_mask has shape \(4, 6\)"):
+    with pytest.raises(ValueError, match=r"norm gets an input of shape \(4, 1, 8\) for tokens of"):
         model.train()(x, attention_mask=mask)
     with pytest.raises(RuntimeError, match="outside of the forward"):  # the failed one has ended
         model.norm(x)
+
+
+class Flattening(OneNorm):
+    """As OPT: its norm gets all positions in one dimension."""
+
+    def forward(self, x, attention_mask=None):
+        return self.norm(x.flatten(0, 1)).view_as(x)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_positions_in_one_dimension_keep_their_padding(batch_first):
+    x = torch.randn(BATCH, TIME, DIM)
+    plain, flat = OneNorm(), Flattening()
+    for model in (plain, flat):
+        replace_norms(model, "batchnorm", batch_first=batch_first)
+    inputs = x if batch_first else x.transpose(0, 1)
+    outputs = [model.train()(inputs, attention_mask=~MASK) for model in (plain, flat)]
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(plain.norm.running_mean, flat.norm.running_mean)
+
+
+class WithDummyInputs(nn.Module):
+    """As a model of transformers: it has tokens to try it with, and pads them inside."""
+
+    def __init__(self, pads, fails=False):
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(10, DIM), nn.Dropout()
+        self.norms = nn.ModuleList([nn.LayerNorm(DIM), nn.LayerNorm(DIM)])
+        self.pads, self.fails, self.device = pads, fails, torch.device("cpu")
+        self.dummy_inputs = {"input_ids": torch.ones(3, 5, dtype=torch.int64), "labels": None}
+
+    def forward(self, input_ids, attention_mask=None):
+        assert not self.fails
+        x = self.norms[0](self.drop(self.embed(input_ids)))
+        return self.norms[1](nn.functional.pad(x, (0, 0, 0, self.pads)))
+
+
+def test_an_input_that_is_not_of_the_tokens_is_refused_before_training():
+    model = WithDummyInputs(pads=3).train()
+    message = (
+        r"norms\.1 gets an input of shape \(3, 8, 8\) for tokens of shape \(3, 5\), so .* keep="
+    )
+    with pytest.raises(ValueError, match=message):
+        replace_norms(model, "batchnorm")
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(module.training for module in model.modules())
+    assert not any(isinstance(module, Norm) for module in model.modules())
+    replace_norms(model, "rmsnorm")  # which needs no mask
+    model = WithDummyInputs(pads=3)
+    replace_norms(model, "batchnorm", keep="norms.1")
+    tokens, mask = torch.randint(10, (BATCH, TIME)), (~MASK).long()
+    model.train()(tokens, attention_mask=mask)
+    model = WithDummyInputs(pads=3, fails=True)  # where it cannot be tried, training finds it
+    replace_norms(model, "batchnorm")
+    model.fails = False
+    with pytest.raises(ValueError, match=r"norms\.1 gets an input of shape \(4, 9, 8\)"):
+        model.train()(tokens, attention_mask=mask)
 
 
 def test_a_mask_is_of_one_forward():

@@ -9,7 +9,7 @@ mask, and only in training: no other output depends on other positions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,13 +58,15 @@ class PaddingMask:
     def _release(self) -> None:
         self.mask, self.held = None, False
 
-    def serve(self, norm: Norm, batch_first: bool = False) -> None:
+    def serve(self, norm: Norm, batch_first: bool = False, path: str = "") -> None:
         """Pass the mask to ``norm`` in each training forward from now on.
 
         Args:
-            batch_first: whether its input is (B, T, C), not (T, B, C).
+            batch_first: whether its input is (B, T, C), not (T, B, C); or that, flattened to
+                (B T, C) or (T B, C).
+            path: where the norm is in its model, for messages.
         """
-        norm.register_forward_pre_hook(MaskedNorm(self, batch_first))
+        norm.register_forward_pre_hook(MaskedNorm(self, batch_first, path))
 
     def count_call(self, norm: Norm) -> int | None:
         """Return the number of this call of ``norm`` in the running forward, from 0, or None."""
@@ -116,12 +118,12 @@ class MaskedNorm:
     Then the mask is that of the forward with the same input.
     """
 
-    def __init__(self, source: PaddingMask, batch_first: bool) -> None:
-        self.source, self.batch_first = source, batch_first
+    def __init__(self, source: PaddingMask, batch_first: bool, path: str = "") -> None:
+        self.source, self.batch_first, self.path = source, batch_first, path
         self._forwards = Forwards()
 
     def __call__(self, norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        """Return the arguments of the norm; inputs: x, (B, T, C) or (T, B, C)."""
+        """Return the arguments of the norm; inputs: x, (B, T, C) or (T, B, C), or flattened."""
         if not norm.training:
             return inputs
         x = inputs[0]
@@ -134,6 +136,10 @@ class MaskedNorm:
                     self._check_held(norm)
                     self._forwards.current[0] = mask
                 mask = self._forwards.current[0]
+        if mask is not None and x.dim() == 2 and fits(x.shape, mask.shape, self.batch_first):
+            mask = (mask if self.batch_first else mask.t()).flatten()
+        elif mask is not None and not fits(x.shape, mask.shape, self.batch_first):
+            raise ValueError(misfit(self.path or type(norm).__name__, x.shape, mask.shape))
         return (*inputs, mask, self.batch_first)
 
     def _check_held(self, norm: Norm) -> None:
@@ -143,6 +149,27 @@ class MaskedNorm:
                 f"{self.source.model_class} that knows its padding; call that model, or replace "
                 "the norms of the part that you call"
             )
+
+
+def fits(x: Sequence[int], tokens: Sequence[int], batch_first: bool) -> bool:
+    """Return whether each position of an input has a token, so that a mask of tokens covers it.
+
+    Args:
+        x: the shape of the input: (B, T, C) or (T, B, C), or flattened to (B T, C) or (T B, C).
+        tokens: (B, T).
+    """
+    batch, time = tokens
+    expected = (batch, time) if batch_first else (time, batch)
+    return tuple(x[:-1]) in (expected, (batch * time,))
+
+
+def misfit(path: str, x: Sequence[int], tokens: Sequence[int]) -> str:
+    """Return the message about the norm at ``path`` whose input does not fit: see :func:`fits`."""
+    return (
+        f"{path} gets an input of shape {tuple(x)} for tokens of shape {tuple(tokens)}, so it is "
+        "not known which of its positions are padding. Leave this norm out, by keep= of "
+        "replace_norms, or choose a norm over channels, such as 'layernorm' or 'rmsnorm'"
+    )
 
 
 def padding_of(value: Tensor | None, argument: str) -> Tensor | None:

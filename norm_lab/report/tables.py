@@ -15,6 +15,7 @@ from norm_lab.report.text import (
     formatted,
     markdown,
     outcome_title,
+    p_text,
     span,
 )
 from norm_lab.results.folder import RUN_KEY
@@ -147,13 +148,24 @@ def comparisons_csv(study: Study) -> str:
     return str(table.to_csv(index=False, float_format="%.10g"))
 
 
+def corrected_p(comparisons: pd.DataFrame) -> pd.Series:
+    """Return the corrected p as text, named where the correction is Bonferroni's, not Holm's.
+
+    That is so if equivalence was declared and the verdict is better or worse.
+    """
+    differs = comparisons["verdict"].isin([Verdict.BETTER, Verdict.WORSE])
+    texts = comparisons["p_holm"].map(p_text)
+    return texts.mask(comparisons["margin"].notna() & differs, texts + " (Bonferroni)")
+
+
 COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutation", "p_holm"]
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
     """Return the shown columns of declared comparisons; n is the number of pairs, if any."""
     pairs = comparisons["by_seed"].map(len)
-    comparisons = comparisons.assign(n=comparisons["n"].mask(pairs > 0, pairs))
+    n = comparisons["n"].mask(pairs > 0, pairs)
+    comparisons = comparisons.assign(n=n, p_holm=corrected_p(comparisons))
     columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
     columns += [] if comparisons["margin"].isna().all() else ["margin"]
     return comparisons[columns]
@@ -167,7 +179,8 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
     comparisons = comparisons[comparisons["n"] > 0]
     columns = ["arm", "verdict", "n", "mean", "standard_deviation", "low", "high", *COMPARED]
     own = comparisons["arm"] == comparisons["baseline"]
-    comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
+    baselines = comparisons["baseline"].mask(own, "")
+    comparisons = comparisons.assign(baseline=baselines, p_holm=corrected_p(comparisons))
     if comparisons.loc[~own, "baseline"].nunique() > 1:
         columns.insert(columns.index("difference"), "baseline")
     rows = comparisons[columns].to_dict("records")

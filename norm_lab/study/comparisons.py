@@ -174,7 +174,7 @@ def _row(
     row |= {name: getattr(comparison, name) for name in ("test", "p", "p_permutation", "exact")}
     row |= {"by_seed": comparison.by_seed}
     if declared is not None and declared.test == EQUIVALENCE and comparison.n > 1:
-        row["margin"], row["p_permutation"] = declared.size, math.nan
+        row["margin"] = declared.size
         row["equivalence_p"] = comparison.equivalence_p(row["margin"])
         row["test"] = f"{EQUIVALENCE_BY}{comparison.test}"
     # losses have no smallest relevant difference
@@ -208,7 +208,7 @@ def _correct(rows: Sequence[dict[str, Any]]) -> None:
         if is_equivalence and row["verdict"] in (Verdict.BETTER, Verdict.WORSE):
             row["p_holm"], row["test"] = difference_p, row["test"].removeprefix(EQUIVALENCE_BY)
         elif is_equivalence:
-            row["p"] = row["equivalence_p"]
+            row["p"], row["p_permutation"] = row["equivalence_p"], math.nan
     for row in rows:
         if math.isnan(row["p"]):
             same = row["arm"] == row["baseline"]

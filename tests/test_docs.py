@@ -18,7 +18,8 @@ from norm_plugin.norms.base import registry as registry
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("norm_plugin", "norm_lab")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+QUESTIONS = sorted(ROOT.glob("docs/findings/*.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in (*PAGES, *QUESTIONS))
 
 
 def test_generated_blocks_are_fresh():
@@ -30,13 +31,13 @@ def test_generated_blocks_are_fresh():
 def test_the_site_is_built_without_a_warning(tmp_path):
     """The build warns of each link and each #anchor without a target."""
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-    addresses = [f"{page.relative_to(ROOT).with_suffix('')}/index.html" for page in PAGES[1:]]
+    addresses = [f"{page.relative_to(ROOT).with_suffix('')}/index.html" for page in (*PAGES[1:], *QUESTIONS)]
     assert [name for name in ["index.html", *addresses] if not (tmp_path / name).is_file()] == []
     assert (tmp_path / "docs/characters_study/differences.svg").is_file()
 
 
 def test_the_readme_links_every_page():
-    linked = set(re.findall(r"\]\((docs/[^)#]+\.md)\)", PAGES[0].read_text(encoding="utf-8")))
+    linked = set(re.findall(r"\]\((docs/[^/)#]+\.md)\)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {f"docs/{page.name}" for page in PAGES[1:]}
 
 

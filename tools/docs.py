@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill the generated blocks of README.md and docs/*.md.
+"""Fill the generated blocks of README.md, docs/*.md and docs/findings/*.md.
 
     python tools/docs.py             write them
     python tools/docs.py --check     change nothing, exit with 1 if one is stale
@@ -51,6 +51,7 @@ from papers import (
 from recipe_commands import command_lines
 from settings import settings_tables
 from speed_tables import speed_table
+from summary import costs_table, main_claims, norm_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"^<!-- (?:begin|end):.*", re.MULTILINE)
@@ -63,11 +64,12 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
     """Write the blocks of the documentation in ``root``, or only ``check`` them.
 
     Returns:
-        The stale files of README.md and docs/*.md.
+        The stale files.
     """
     stale = []
     blocks = generators(root)
-    for path in [root / "README.md", *sorted(root.glob("docs/*.md"))]:
+    pages = [page for folder in ("docs", "docs/findings") for page in root.glob(f"{folder}/*.md")]
+    for path in [root / "README.md", *sorted(pages)]:
         old = read_text(path)
         new = fill(old, blocks)
         if new != old:
@@ -106,6 +108,10 @@ def generators(root: Path) -> Generators:
         "losses/": lambda name: claims_table(name, results, "valid_loss"),
         "primary/": lambda name: declared_table(name, results),
         "finding/": lambda name: finding_block(name, results),
+        "norm-table/": lambda count: norm_table(results, int(count)),
+        "norm-table": lambda _: norm_table(results),
+        "norm-costs": lambda _: costs_table(root),
+        "main-claims": lambda _: main_claims(results),
         "inference": lambda _: inference_table(root),
         "recorded/": lambda name: recorded_figures_table(results / name),
         "published/": lambda name: published_table(name, results),

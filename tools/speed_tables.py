@@ -133,6 +133,15 @@ def training_table(path: Path) -> str:
     return "\n".join([table, "", TRAINING_CAPTION, *_origins(cpu, gpu)])
 
 
+def training_costs(path: Path) -> pd.DataFrame:
+    """Return the columns ``updates/s`` and ``memory`` of :func:`training_table` for one device.
+
+    The index has the norm and its options; a ratio that was not measured is empty.
+    """
+    costs = _of_training(_fused(_training_rows(path)), NORM)
+    return costs.replace(MISSING, "")
+
+
 def kernels_table(path: Path) -> str:
     """Return updates/s for each choice of kernels and model, of norms measured with all."""
     measured = _training_rows(path)

@@ -1,0 +1,478 @@
+"""The comparisons behind docs/findings.md and its pages, by question.
+
+``findings.py`` tests and shows them; ``summary.py`` has the tables of the first page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from norm_lab.config.studies import MINUS, SCORE, read_study_file, study_path, terms
+
+BOTH = (SCORE, "valid_loss")
+RESULTS = {
+    "characters": "tinyshakespeare_short",
+    "adanorm_rt": "rt",
+    "adanorm_sst5": "sst5",
+    "warmup": "warmup/multi30k_cpu",
+}
+"""The folder of a study's results, if it does not have the name of the study."""
+CORPORA = {
+    "characters": "characters, one rate",
+    "characters_fair": "characters, nanoGPT's start, own rates",
+    "characters_tuned_short": "characters, own rates",
+    "characters_tuned_post": "characters, own rates",
+    "characters_powernorm": "characters, own rates",
+    "stat_tokens": "characters, large batches, one rate",
+    "stat_tokens_wide": "characters, nanoGPT's start, one rate",
+    "no_layer_scale": "characters, nanoGPT's start",
+    "gain_and_bias": "characters, nanoGPT's start, one rate",
+    "depth": "characters, own rates",
+    "depth_uncensored": "characters, nanoGPT's start, own rates",
+    "derivatives_depth": "characters, nanoGPT's start, own rates",
+    "tensorized_small": "characters, tensorized, own rates",
+    "transformer_xl_characters": "characters, Transformer-XL, own rates",
+    "adanorm_rt": "RT, one rate",
+    "adanorm_sst5": "SST5, one rate",
+    "sst5_confirmed": "SST5, new seeds, one rate",
+    "adanorm_scale": "SST5, seeds 31 to 50, one rate",
+    "multi30k_cpu": "Multi30k, rate 0.005",
+    "multi30k_powernorm": "Multi30k, 17 seeds, rate 0.005",
+    "table1_small": "Multi30k, seeds 31 to 40, rate 0.005",
+    "multi30k_batchnorm": "Multi30k, own rates",
+    "warmup_confirmed": "Multi30k, new seeds, rate 0.005",
+    "warmup_published": "Multi30k, rate 0.001",
+}
+
+
+def with_placement(side: str) -> str:
+    """Return the full name of an arm, or of a difference of two; pre-norm if it names none."""
+    return MINUS.join(name if ", " in name else f"{name}, pre" for name in terms(side))
+
+
+class Key(NamedTuple):
+    """What identifies a comparison: the study, the two arms with their placement, the outcome."""
+
+    study: str
+    pair: tuple[str, str]
+    outcome: str
+
+
+class Effect(NamedTuple):
+    """A comparison, ``arm`` minus ``baseline``; pre-norm if they name no placement.
+
+    Each may be the difference of two arms, as in a study file.
+
+    Attributes:
+        off_scale: it would flatten the figure, so it is only in the table.
+        title: what tables and figures call the difference, in place of the names of the arms.
+    """
+
+    study: str
+    arm: str
+    baseline: str = "layernorm"
+    outcome: str = SCORE
+    off_scale: bool = False
+    title: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The comparison, whatever tables call it."""
+        pair = with_placement(self.arm), with_placement(self.baseline)
+        return Key(self.study, pair, self.outcome)
+
+
+def effects(
+    studies: Sequence[str],
+    *pairs: tuple[str, str],
+    outcomes: Sequence[str] = (SCORE,),
+) -> list[Effect]:
+    """Return the effects of the pairs in several studies and outcomes."""
+    return [
+        Effect(study, *pair, outcome) for outcome in outcomes for pair in pairs for study in studies
+    ]
+
+
+def declared_by(study: str, *more: str) -> list[Effect]:
+    """Return the effects that the file of a study declares, and the same in ``more`` outcomes."""
+    declared = read_study_file(study_path(study)).primary
+    own = [Effect(study, each.arm, each.baseline, each.outcome) for each in declared]
+    return own + [each._replace(outcome=outcome) for outcome in more for each in own]
+
+
+def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:
+    """Return each norm minus LayerNorm."""
+    return [Effect(study, norm + placement, "layernorm" + placement) for norm in norms]
+
+
+CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
+DERIVATIVES = (("detachnorm-std", "detachnorm-mean"), ("detachnorm", "layernorm-simple"))
+"""Norms without the derivative of the deviation against that of the mean, and without both."""
+POWERNORM_200 = "powernorm-warmup-updates-200"
+LEAKING = ("batchnorm", "powernorm-v")
+"""Norms that take the statistics of the batch throughout training."""
+WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
+FINDINGS = {
+    "norms": [
+        *norms_of("characters_fair", "none", "rmsnorm", "powernorm"),
+        *norms_of("characters_tuned_short", "none", "powernorm", "dyt"),
+        *norms_of("characters_tuned_post", "rmsnorm", "powernorm", placement=", post"),
+        Effect("characters_tuned_post", "dyt, post", "layernorm, post", off_scale=True),
+        *norms_of("characters", "none", "rmsnorm", "powernorm", "adanorm"),
+        *norms_of("characters", "rmsnorm", "powernorm", "adanorm", placement=", post"),
+    ],
+    "translation": [
+        *declared_by("multi30k_powernorm", "valid_loss"),
+        *declared_by("table1_small", "valid_loss"),
+        Effect("table1_small", POWERNORM_200, "batchnorm"),
+        *declared_by("multi30k_batchnorm", "valid_loss"),
+        Effect("multi30k_cpu", "powernorm"),
+    ],
+    "powernorm": [
+        *declared_by("characters_powernorm"),
+        Effect("table1_small", "powernorm-v", "batchnorm"),
+        Effect("table1_small", POWERNORM_200, "powernorm-v"),
+        Effect("multi30k_cpu", "powernorm", "powernorm-layer-scale-groups-0", off_scale=True),
+        Effect("multi30k_cpu", "powernorm-released", "powernorm", off_scale=True),
+    ],
+    "pre-scaling": effects(
+        ["no_layer_scale"],
+        *(
+            (f"powernorm-layer-scale-groups-{groups}{rate}", f"powernorm{rate}")
+            for groups in (0, 4)
+            for rate in ("", "-lr-0.004", "-lr-0.016", "-lr-0.064")
+        ),
+    ),
+    "tensorized": declared_by("tensorized_small"),
+    "small-batches": [
+        *(
+            Effect(
+                "stat_tokens_wide",
+                f"{norm}-stat-tokens-{tokens}",
+                baseline.format(norm),
+                off_scale=tokens == 64 and norm in LEAKING,
+            )
+            for baseline, sizes in (
+                ("{}-stat-tokens-4096", (64, 512)),
+                ("layernorm", (64, 512, 4096)),
+            )
+            for tokens in sizes
+            for norm in (*LEAKING, "powernorm")
+        ),
+        *effects(
+            ["stat_tokens_wide"],
+            *((f"powernorm-v-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}") for n in (512, 4096)),
+        ),
+        Effect("stat_tokens", "batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
+        Effect("stat_tokens", "powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),
+        Effect("stat_tokens", "powernorm-stat-tokens-256", "batchnorm-stat-tokens-256"),
+    ],
+    "adanorm": [
+        *effects(
+            ["sst5_confirmed"],
+            ("adanorm", "layernorm"),
+            ("adanorm", "layernorm-kaiming"),
+            outcomes=BOTH,
+        ),
+        *effects(CLASSIFICATION, ("adanorm", "layernorm"), outcomes=BOTH),
+        *effects(
+            CLASSIFICATION, ("adanorm", "layernorm-kaiming"), ("layernorm-kaiming", "layernorm")
+        ),
+    ],
+    "adanorm-scale": [
+        *effects(
+            ["adanorm_scale"],
+            ("adanorm", "layernorm-kaiming"),
+            ("adanorm", "adanorm-k-0"),
+            ("adanorm-scale-1", "layernorm-kaiming"),
+            outcomes=("valid_loss",),
+        ),
+        *effects(
+            ["adanorm_scale"],
+            ("adanorm", "layernorm-kaiming"),
+            outcomes=("loss", "calibrated_loss", SCORE),
+        ),
+    ],
+    "warmup": [
+        *effects(
+            ["warmup_confirmed"],
+            (WITHOUT_WARMUP, "layernorm, pre"),
+            (WITHOUT_WARMUP, "layernorm, post"),
+        ),
+        Effect(
+            "warmup_confirmed",
+            "layernorm-post-warmup-init-lr-0.005, post",
+            "layernorm, post",
+            off_scale=True,
+        ),
+        *effects(
+            ["warmup_published"],
+            ("layernorm-post-warmup-updates-1, post", "layernorm, post"),
+            ("layernorm-warmup-updates-1, pre", "layernorm, post"),
+            ("layernorm-warmup-updates-1, pre", "layernorm-post-warmup-updates-1, post"),
+        ),
+    ],
+    "depth": [
+        Effect(
+            "depth",
+            f"layernorm-{placement}-decoder-layers-{layers}, {placement}",
+            f"layernorm-decoder-layers-{layers}, pre",
+            off_scale=(placement, layers) == ("post", 24),
+        )
+        for layers in (24, 12, 6)
+        for placement in ("rezero", "deepnorm", "scaled-pre", "post")
+    ],
+    "depth-uncensored": [
+        Effect("depth_uncensored", f"layernorm, {placement}", f"{baseline}, pre")
+        for placement, baseline in (
+            ("rezero", "none"),
+            ("rezero-pre", "layernorm"),
+            ("scaled-pre", "layernorm"),
+            ("rezero", "layernorm"),
+        )
+    ],
+    "gain-and-bias-characters": declared_by("gain_and_bias"),
+    "gain-and-bias": effects(CLASSIFICATION, ("layernorm-simple", "layernorm"), outcomes=BOTH),
+    "derivatives": effects(
+        CLASSIFICATION,
+        ("layernorm-simple", "detachnorm"),
+        ("detachnorm-mean", "detachnorm-std"),
+        outcomes=BOTH,
+    ),
+    "derivatives-by-depth": [
+        *(
+            Effect(
+                "derivatives_depth",
+                f"{norm}-decoder-layers-24 minus {other}-decoder-layers-24",
+                f"{norm}-decoder-layers-6 minus {other}-decoder-layers-6",
+                title=f"{what}, 24 minus 6 layers",
+            )
+            for (norm, other), what in zip(
+                DERIVATIVES,
+                ("deviation minus mean detached", "both detached minus LN-simple"),
+            )
+        ),
+        *effects(
+            ["derivatives_depth"],
+            *(
+                (f"{norm}-decoder-layers-{layers}", f"{other}-decoder-layers-{layers}")
+                for norm, other in DERIVATIVES
+                for layers in (24, 6)
+            ),
+        ),
+    ],
+    "transformer-xl": effects(
+        ["transformer_xl_characters"],
+        ("none, post", "layernorm, post"),
+        ("layernorm-simple, post", "layernorm, post"),
+        ("adanorm-scale-1, post", "layernorm, post"),
+        ("detachnorm, post", "layernorm-simple, post"),
+        ("detachnorm-std, post", "detachnorm-mean, post"),
+        ("detachnorm, post", "none, post"),
+    ),
+    "little-data": [
+        *effects(["sst5_confirmed"], ("dyt", "layernorm"), outcomes=BOTH),
+        *effects(CLASSIFICATION, ("dyt", "layernorm"), ("none", "layernorm"), outcomes=BOTH),
+        *norms_of("characters", "dyt", "none"),
+    ],
+}
+"""The comparisons that answer a question, by the name of its block and its figure."""
+
+
+class Task(NamedTuple):
+    """A column of the table of norms: each norm minus LayerNorm.
+
+    Attributes:
+        title: the task and the unit.
+        page: the name of the page in docs/findings/.
+        cells: the comparison of each norm.
+    """
+
+    title: str
+    page: str
+    cells: dict[str, Effect]
+
+
+def cells_of(study: str, *norms: str, placement: str = "", **arms: str) -> dict[str, Effect]:
+    """Return the comparison of each norm with LayerNorm; ``arms`` have options in their names."""
+    named = {**{norm: norm for norm in norms}, **arms}
+    return dict(zip(named, norms_of(study, *named.values(), placement=placement)))
+
+
+NORMS = (
+    *("layernorm", "rmsnorm", "powernorm", "batchnorm", "none"),
+    *("powernorm-v", "adanorm", "layernorm-simple", "dyt"),
+)
+"""The rows of the table of norms; LayerNorm, the baseline, is the first."""
+CLASSIFIED = ("layernorm-simple", "rmsnorm", "batchnorm", "powernorm", "dyt", "none")
+TASKS = (
+    Task(
+        "translation, Multi30k, BLEU",
+        "translation",
+        {
+            **cells_of("table1_small", "powernorm-v", powernorm=POWERNORM_200),
+            **cells_of("multi30k_batchnorm", "batchnorm"),
+        },
+    ),
+    Task(
+        "characters, nanoGPT's start, nats",
+        "norms",
+        cells_of("characters_fair", "rmsnorm", "powernorm", "none"),
+    ),
+    Task(
+        "characters, embeddings of deviation 1, nats",
+        "norms",
+        cells_of("characters_tuned_short", "powernorm", "dyt", "none"),
+    ),
+    Task(
+        "the same, post-norm",
+        "norms",
+        cells_of("characters_tuned_post", "rmsnorm", "powernorm", "dyt", placement=", post"),
+    ),
+    Task(
+        "characters, Transformer-XL, post-norm, nats",
+        "transformer-xl",
+        cells_of(
+            "transformer_xl_characters",
+            "layernorm-simple",
+            "none",
+            placement=", post",
+            adanorm="adanorm-scale-1",
+        ),
+    ),
+    Task(
+        "characters, tensorized Transformer, nats",
+        "tensorized",
+        cells_of("tensorized_small", "batchnorm", "powernorm-v", "powernorm"),
+    ),
+    Task(
+        "SST5, % correct",
+        "adanorm",
+        {**cells_of("adanorm_sst5", *CLASSIFIED), **cells_of("sst5_confirmed", "adanorm", "dyt")},
+    ),
+    Task("RT, % correct", "adanorm", cells_of("adanorm_rt", "adanorm", *CLASSIFIED)),
+)
+"""The columns of the table of norms."""
+RATES = {"characters": "characters_fair", "Transformer-XL": "transformer_xl_characters"}
+"""The studies whose trials show the highest rate at which a norm trains."""
+
+
+class Claim(NamedTuple):
+    """A main claim of a paper.
+
+    Attributes:
+        says: the claim, with the number of the paper.
+        seen: what the runs show; each ``{}`` is an effect with its interval, n and verdict.
+        page: the name of the page in docs/findings/, or the path of another page.
+    """
+
+    says: str
+    seen: str
+    effects: tuple[Effect, ...]
+    page: str
+
+
+CLAIMS = (
+    Claim(
+        "PowerNorm, Table I: batch normalization is 1.1 BLEU below LayerNorm on IWSLT14",
+        "Multi30k, both at own rates: {}; at one rate: {}",
+        (Effect("multi30k_batchnorm", "batchnorm"), Effect("table1_small", "batchnorm")),
+        "translation",
+    ),
+    Claim(
+        "PowerNorm, Table I: PowerNorm is 0.4 BLEU above LayerNorm on IWSLT14",
+        "Multi30k, one rate, warm-up of the norm over 200 updates: {}; over 1,000: {}",
+        (Effect("table1_small", POWERNORM_200), Effect("multi30k_powernorm", "powernorm")),
+        "translation",
+    ),
+    Claim(
+        "PowerNorm, Table II: PowerNorm has a lower perplexity than LayerNorm, 47.6 against 53.2 "
+        "on PTB",
+        "characters, nats, own rates. nanoGPT's start: {}; embeddings of deviation 1: {}; "
+        "tensorized Transformer: {}",
+        tuple(
+            Effect(study, "powernorm")
+            for study in ("characters_fair", "characters_tuned_short", "tensorized_small")
+        ),
+        "norms",
+    ),
+    Claim(
+        "PowerNorm, Figure 5: with statistics over 512 tokens, PowerNorm is above LayerNorm and "
+        "batch normalization below it in BLEU",
+        "characters, nats, one rate. PowerNorm: {}; batch normalization: {}",
+        tuple(
+            Effect("stat_tokens_wide", f"{norm}-stat-tokens-512")
+            for norm in ("powernorm", "batchnorm")
+        ),
+        "small-batches",
+    ),
+    Claim(
+        "AdaNorm, Table 4: AdaNorm is better than LayerNorm, by 1.31 points on SST5 and by 0.29 "
+        "on RT",
+        "% correct at one rate. SST5, new seeds: {}; RT: {}",
+        (Effect("sst5_confirmed", "adanorm"), Effect("adanorm_rt", "adanorm")),
+        "adanorm",
+    ),
+    Claim(
+        "AdaNorm, Figure 1: gain and bias over-fit, with a lower training loss and a higher "
+        "validation loss",
+        "characters, one rate, LayerNorm minus LayerNorm-simple. Training loss, bits: {}; "
+        "score, nats: {}",
+        tuple(
+            Effect("gain_and_bias", "layernorm", "layernorm-simple", outcome)
+            for outcome in ("train_loss", SCORE)
+        ),
+        "gain-and-bias",
+    ),
+    Claim(
+        "AdaNorm, Table 2: without the derivatives of mean and variance LayerNorm is worse, by "
+        "0.05 bits on Enwik8 and by 0.26 points on RT",
+        "without both. Transformer-XL, nats, own rates: {}; RT, % correct, one rate: {}",
+        (
+            Effect("transformer_xl_characters", "detachnorm, post", "layernorm-simple, post"),
+            Effect("adanorm_rt", "detachnorm", "layernorm-simple"),
+        ),
+        "derivatives",
+    ),
+    Claim(
+        "AdaNorm, Table 3: the derivative of the variance matters more than that of the mean, by "
+        "0.03 bits on Enwik8",
+        "characters, nats, own rates, without the one minus without the other. Transformer-XL: {}; "
+        "24 layers, pre-norm: {}",
+        (
+            Effect("transformer_xl_characters", "detachnorm-std, post", "detachnorm-mean, post"),
+            Effect(
+                "derivatives_depth",
+                "detachnorm-std-decoder-layers-24",
+                "detachnorm-mean-decoder-layers-24",
+            ),
+        ),
+        "derivatives",
+    ),
+    Claim(
+        "Xiong et al., Figure 4: pre-norm trains without warm-up as well as post-norm with it",
+        "not answered: no run has a rate of its own without warm-up",
+        (),
+        "warmup",
+    ),
+    Claim(
+        "Xiong et al., Theorem 1: at initialization, the gradient of the last layer does not "
+        "depend on the depth under post-norm, and falls with it under pre-norm",
+        "measured in random models of 2 to 24 layers: it holds",
+        (),
+        "../theory",
+    ),
+)
+"""The main claims of the papers, for the table of docs/findings.md."""
+COMPARISONS = tuple(
+    dict.fromkeys(
+        each.key
+        for each in (
+            *(each for group in FINDINGS.values() for each in group),
+            *(each for task in TASKS for each in task.cells.values()),
+            *(each for claim in CLAIMS for each in claim.effects),
+        )
+    )
+)
+"""All comparisons, each once."""

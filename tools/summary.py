@@ -1,0 +1,118 @@
+"""The tables of docs/findings.md: the norms by task, what they cost, and the papers' claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from findings import measured, read_named
+from norm_lab.config.studies import read_study_file, study_path
+from norm_lab.report.text import formatted, markdown
+from norm_lab.study.comparisons import EXPLORATORY, compare_arms
+from norm_lab.study.significance import Verdict
+from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
+from questions import CLAIMS, NORMS, RATES, TASKS, Task, with_placement
+from speed_tables import RESULTS as SPEEDS
+from speed_tables import training_costs
+
+BASELINE = NORMS[0]
+TRAINS = 1.1
+"""A norm trains at a rate if its loss there is at most this multiple of its lowest one."""
+
+
+def norm_table(results: Path, count: int | None = None) -> str:
+    """Return Markdown: a row per norm, a column per task, as LayerNorm and differences to it.
+
+    Args:
+        count: the number of rows; by default, all.
+    """
+    rows = NORMS[:count]
+    table = {"norm": [f"`{norm}`" for norm in rows]}
+    for task in TASKS:
+        table[task.title] = [
+            baseline_cell(task, results) if norm == BASELINE else task_cell(task, norm, results)
+            for norm in rows
+        ]
+    return markdown(pd.DataFrame(table))
+
+
+def task_cell(task: Task, norm: str, results: Path) -> str:
+    """Return a difference to LayerNorm, bold if decided, its interval and n; may be empty."""
+    if norm not in task.cells:
+        return ""
+    effect = task.cells[norm]
+    row = measured(results)[effect.key]
+    mean, notes = row["mean"], [f"n = {row['n']}"]
+    if read_study_file(study_path(effect.study)).tune is None:
+        notes.append("one rate")
+    if row["verdict"] != Verdict.UNDECIDED:
+        mean = f"**{mean}**"
+        notes += ["exploratory"] if row["family"] == EXPLORATORY else []
+        notes += [f"within {row['margin']:g}"] if row["verdict"] == Verdict.EQUIVALENT else []
+    return f"{mean}<br>{row['95 % interval']}<br>{', '.join(notes)}"
+
+
+def baseline_cell(task: Task, results: Path) -> str:
+    """Return the mean of LayerNorm, its standard deviation between seeds, and n.
+
+    They are of the last study that the cells of the task name, that with the own rates.
+    """
+    effect = list(task.cells.values())[-1]
+    study, arm = read_named(effect.study, results), with_placement(effect.baseline)
+    row = compare_arms(study.runs, [(arm, arm)])[["mean", "standard_deviation", "n"]]
+    mean, deviation, n = formatted(row, study.metric).iloc[0]
+    return f"{mean}<br>deviation {deviation}<br>n = {n}"
+
+
+def costs_table(root: Path) -> str:
+    """Return Markdown: the highest rate at which each norm trains, updates/s and memory."""
+    table: dict[str, list[str]] = {"norm": [f"`{norm}`" for norm in NORMS]}
+    for task, study in RATES.items():
+        rates = highest_rates(study, root / "results")
+        table[f"highest rate, {task}"] = [rates.get(norm, "") for norm in NORMS]
+    costs = {
+        device: training_costs(root / SPEEDS / file)
+        for device, file in (("CPU", "training.csv"), ("GPU", "gpu_training.csv"))
+    }
+    for title in ("updates/s", "memory"):
+        for device, cost in costs.items():
+            cells = {norm: text for (norm, options), text in cost[title].items() if not options}
+            table[f"{title}, {device}"] = [cells.get(norm, "") for norm in NORMS]
+    return markdown(pd.DataFrame(table))
+
+
+def highest_rates(name: str, results: Path) -> dict[str, str]:
+    """Return the highest rate of the trials at which each norm of a study trains.
+
+    ``>=`` marks the highest rate that was tried.
+    """
+    study = read_named(name, results)
+    tuned = read_tuned(study, tuned_path(study_path(name)))
+    norms = dict(zip(study.runs["arm"], study.runs["sites.decoder-self"]))
+    rates = {}
+    for arm, trials in tuned.trials.groupby("arm"):
+        losses = trials.groupby("lr")[OUTCOME].mean()
+        trained = losses.index[losses <= TRAINS * losses.min()]
+        sign = ">= " if trained.max() == losses.index.max() else ""
+        rates[norms[arm]] = f"{sign}{trained.max():g}"
+    return rates
+
+
+def main_claims(results: Path) -> str:
+    """Return Markdown: the main claims of the papers, and what the runs show."""
+    rows = []
+    for claim in CLAIMS:
+        seen = claim.seen.format(
+            *(_in_words(measured(results)[each.key]) for each in claim.effects)
+        )
+        page = f"{claim.page}.md" if claim.page.startswith("..") else f"findings/{claim.page}.md"
+        rows.append((claim.says, seen, f"[page]({page.removeprefix('../')})"))
+    return markdown(pd.DataFrame(rows, columns=["what the paper says", "what we see", ""]))
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    """Return an effect as in a sentence: ``+0.67 (+0.42 to +0.91, n = 10), better``."""
+    return f"{row['mean']} ({row['95 % interval']}, n = {row['n']}), {row['verdict']}"

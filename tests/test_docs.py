@@ -31,7 +31,8 @@ def test_generated_blocks_are_fresh():
 def test_the_site_is_built_without_a_warning(tmp_path):
     """The build warns of each link and each #anchor without a target."""
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-    addresses = [f"{page.relative_to(ROOT).with_suffix('')}/index.html" for page in (*PAGES[1:], *QUESTIONS)]
+    pages = [page.relative_to(ROOT).with_suffix("") for page in (*PAGES[1:], *QUESTIONS)]
+    addresses = [f"{page}/index.html" for page in pages]
     assert [name for name in ["index.html", *addresses] if not (tmp_path / name).is_file()] == []
     assert (tmp_path / "docs/characters_study/differences.svg").is_file()
 

@@ -330,7 +330,7 @@ def test_inference_needs_no_mask_that_fits():
 
 
 class Flattening(OneNorm):
-    """As OPT: its norm gets all positions in one dimension."""
+    """The norm gets all positions in one dimension, as in OPT."""
 
     def forward(self, x, attention_mask=None):
         return self.norm(x.flatten(0, 1)).view_as(x)
@@ -349,7 +349,7 @@ def test_positions_in_one_dimension_keep_their_padding(batch_first):
 
 
 class WithDummyInputs(nn.Module):
-    """As a model of transformers: it has tokens to try it with, and pads them inside."""
+    """It has tokens to try it with, and pads them inside, as models of transformers do."""
 
     def __init__(self, pads, fails=False):
         super().__init__()

@@ -3,9 +3,11 @@
 The cost of a norm is that of its reads and writes, so each function here is one pass over N x C
 tensors, or two if the second finds the row in the cache. Most operations on C numbers stay in
 Python. A backend also has ``update_running_average``, the update of a running statistic. It may
-have ``batch_forward`` and ``batch_backward``, which compute a whole norm by the batch's own
-statistics, and ``update_nu``, the recursion of PowerNorm: for these, one call per operation on C
-numbers would cost more than the arithmetic.
+have functions for more than one pass, since one call per operation on C numbers would cost more
+than the arithmetic: ``update_nu``, the recursion of PowerNorm; ``batch_forward`` and
+``batch_backward``, a whole norm by the batch's own statistics (the C++ backend); or
+``batch_norm_forward``, ``running_norm_forward`` and their backward functions, whole norms that
+update their running statistics as well (the Triton backend).
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
@@ -58,9 +60,9 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 class Ops(Protocol):
     """A backend. Every function allocates its results and changes no argument.
 
-    ``batch_forward``, ``batch_backward`` and ``update_nu`` are optional; for their arguments see
-    ``triton/batch_statistics.py``, and for their use ``fused/batch_norm.py`` and
-    ``fused/power_norm.py``.
+    Those of whole norms and ``update_nu`` are optional; for their arguments see
+    ``triton/batch_statistics.py`` and ``cpu/csrc/batch_statistics.inc``, and for their use
+    ``fused/batch_norm.py`` and ``fused/power_norm.py``.
     """
 
     def takes(self, x: Tensor) -> bool:

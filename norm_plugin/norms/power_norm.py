@@ -41,6 +41,7 @@ from norm_plugin.norms.base.means import (
     update_running_average,
     zero_padding,
 )
+from norm_plugin.norms.base.recomputation import may_be_recomputed
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.rms_prescale import (
     check_rms_prescale,
@@ -222,7 +223,11 @@ class PowerNorm(BatchStatisticsNorm):
 
     def pre_batch_state(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
         """Return whether the norm is in its warm-up, psi_{t-1}^2, (C,), and the recursion of nu."""
-        in_warmup, psi2 = self.compute_once_per_forward(lambda: (self.in_warmup, self.psi2.clone()))
+        # Read before this batch updates it, unless the forward is recomputed later
+        keep = may_be_recomputed()
+        in_warmup, psi2 = self.compute_once_per_forward(
+            lambda: (self.in_warmup, self.psi2.clone() if keep else self.psi2)
+        )
         return in_warmup, psi2, self.recursion(valid)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:

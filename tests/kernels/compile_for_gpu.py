@@ -52,18 +52,25 @@ KERNELS = [
         {},
         ["valid_ptr", "shift_ptr", "constant_ptr", "partial_sums_ptr"],
     ),
-    (batch_statistics.moments_to_map_kernel, 0, {"center": (False, True)}, []),
     (
-        batch_statistics.products_to_gradient_kernel,
+        batch_statistics.finish_moments_kernel,
+        0,
+        {"center": (False, True)},
+        ["running_mean_ptr", "running_square_ptr", "ticket_ptr"],
+    ),
+    (
+        batch_statistics.finish_products_kernel,
         0,
         {},
-        ["pull_constant_ptr", "pull_u_coef_ptr"],
+        ["pull_constant_ptr", "pull_u_coef_ptr", "nu_ptr", "scale_ptr", "ticket_ptr"],
     ),
+    (batch_statistics.running_map_kernel, GROUPS, {}, ["valid_ptr", "rstd_ptr"]),
+    (batch_statistics.running_gradient_kernel, GROUPS, {}, ["valid_ptr", "rstd_ptr", "scale_ptr"]),
+    (batch_statistics.finish_running_map_kernel, 0, {}, ["running_square_ptr", "ticket_ptr"]),
+    (batch_statistics.finish_running_gradient_kernel, 0, {}, ["scale_ptr"]),
     (batch_statistics.running_average_kernel, 0, {}, []),
     (batch_statistics.nu_kernel, 0, {}, ["step_ptr"]),
 ]
-# Their arguments are C numbers or sums of them
-PER_CHANNEL = "batch_statistics"
 
 
 def kind_of(name, dtype):
@@ -72,6 +79,8 @@ def kind_of(name, dtype):
         return f"*{dtype}"
     if name == "valid_ptr":
         return "*u8"
+    if name == "ticket_ptr":
+        return "*i32"
     if name.endswith("_ptr"):
         return "*fp32"
     if name in ("numbers", "quarter", "seed", "threshold"):
@@ -82,7 +91,12 @@ def kind_of(name, dtype):
 def compiled(kernel, groups, flags, absent, dtype):
     """The text of the kernel's machine code, in PTX."""
     tiles = tiling(CHANNELS, groups)
-    blocks = {"BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n, "BLOCK_P": 32}
+    blocks = {
+        "BLOCK_M": tiles.block_m,
+        "BLOCK_N": tiles.block_n,
+        "BLOCK_P": 64,
+        "BLOCK_C": CHANNELS,
+    }
     fixed = {**tiles._asdict(), **blocks, **flags, **dict.fromkeys(absent)}
     names = kernel.arg_names
     kinds = {name: "constexpr" if name in fixed else kind_of(name, dtype) for name in names}
@@ -109,7 +123,7 @@ def main():
             module = kernel.fn.__module__.rpartition(".")[2]
             variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
             wide = "wide" if ".v4.b32" in ptx else "narrow"
-            if "num_channels" not in kernel.arg_names or module == PER_CHANNEL:
+            if "num_rows" not in kernel.arg_names:
                 wide = "no rows"
             print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
 

@@ -34,11 +34,14 @@ class BatchNormBatch(ColumnPass):
     def __init__(self, *others: Any, one_call: bool = True, over_padding: bool = False) -> None:
         super().__init__(*others, one_call=one_call and not over_padding)
         self.over_padding = over_padding
+        self.numbers: Tensor | None = None  # of a backend that updates running statistics
         self.share: Tensor | None = None
         # Further gradients of mean and variance, added to c and b
         self.pull: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.updating is not None:
+            return self.normalize_and_update(x, weight, bias)
         if self.one_call is not None:
             y, self.mean, self.variance, self.inverse, self.count, self.rstd = (
                 self.one_call.batch_forward(
@@ -50,6 +53,15 @@ class BatchNormBatch(ColumnPass):
             self.see(x)
             y, _ = self.map(x, self.gain(weight), bias, bias)
         self.update_running(x)
+        return y
+
+    def normalize_and_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return y; the backend updates the running statistics."""
+        share = self.norm.share_of_batch(self.norm.momentum)
+        running = (None, None) if share is None else (self.norm.running_mean, self.norm.running_var)
+        y, self.numbers, self.rstd = self.updating.batch_norm_forward(
+            x, self.valid, self.groups, self.eps, True, weight, bias, *running, share or 0.0
+        )
         return y
 
     def update_running(self, x: Tensor) -> None:
@@ -76,6 +88,12 @@ class BatchNormBatch(ColumnPass):
         return count * (total / count.clamp(min=1) - self.mean).square()
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.updating is not None:
+            dx, numbers = self.updating.batch_norm_backward(
+                *(dy, x, self.rstd, self.valid, True, self.numbers, weight, *self.pull),
+                *(None, 0.0, 1.0),
+            )
+            return dx, numbers[1], numbers[0]
         if self.one_call is not None:
             dx, dweight, every, _ = self.one_call.batch_backward(
                 *(dy, x, self.rstd, self.valid, self.shift, self.inverse, weight, self.count),
@@ -93,6 +111,11 @@ class BatchNormBatch(ColumnPass):
             dy, x, self.rstd, self.valid, self.shift, self.gain(weight), constant, u_coef, False
         )
         return dx, dweight, every
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
+        if self.numbers is not None:
+            self.shift, self.inverse = self.numbers[0], self.numbers[2]
+        return super().backward_to_parameters(dy, x)
 
     def inverse_scale(self) -> Tensor:
         return self.inverse
@@ -138,6 +161,14 @@ def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | 
 
 class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 also get the gradient of the penalty."""
+
+    def normalize_and_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, self.numbers, self.rstd = self.updating.batch_norm_forward(
+            x, self.valid, self.groups, self.eps, True, weight, bias, None, None, 0.0
+        )
+        self.mean, self.variance, self.count = self.numbers[0], self.numbers[1], self.numbers[4, 0]
+        self.update_running(x)
+        return y
 
     def update_running(self, x: Tensor) -> None:
         running = self.norm.update_and_compare(

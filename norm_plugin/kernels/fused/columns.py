@@ -46,6 +46,9 @@ class ColumnPass:
         one_call: let the backend compute the whole norm in one call if it can; see :class:`Ops`.
             Never with several workers, whose sums are added between the passes.
 
+            ``one_call`` is then a backend with ``batch_forward``, ``updating`` one whose calls
+            update the running statistics, too; None: the backend has no such functions.
+
     Attributes:
         others: the parameters besides weight and bias for which ``backward`` returns gradients.
         wants_dx: whether x needs a gradient.
@@ -64,8 +67,10 @@ class ColumnPass:
         self.sync = norm.sync and worker_count() > 1
         self.rstd: Tensor | None = None
         self.shift: Tensor | None = None
-        whole = one_call and not self.sync and hasattr(ops, "batch_forward")
-        self.one_call: Any = ops if whole else None
+        whole = one_call and not self.sync
+        self.one_call: Any = ops if whole and hasattr(ops, "batch_forward") else None
+        updates = whole and hasattr(ops, "batch_norm_forward") and _are_float32(norm)
+        self.updating: Any = ops if updates else None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return y, (N, C), and update the running statistics.
@@ -128,6 +133,11 @@ class ColumnPass:
         """Return sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
         every, real, with_u = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
         return every, real, with_u
+
+
+def _are_float32(norm: Any) -> bool:
+    """Return whether the running statistics are float32, which kernels that update them need."""
+    return norm._buffers[norm.forward_updated_buffers[0]].dtype is torch.float32
 
 
 class ColumnNorm(torch.autograd.Function):

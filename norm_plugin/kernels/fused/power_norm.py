@@ -32,11 +32,20 @@ class PowerNormVBatch(ColumnPass):
 
     psi2: Tensor
     inverse: Tensor
+    numbers: Tensor | None = None  # of a backend that updates running statistics
 
     def __init__(self, norm: PowerNormV | PowerNorm, valid: Tensor | None, ops: Ops) -> None:
         super().__init__(norm, valid, ops, one_call=True)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.updating is not None:
+            share = self.norm.share_of_batch(1 - self.norm.alpha_fwd)
+            running = None if share is None else self.norm.psi2
+            y, self.numbers, self.rstd = self.updating.batch_norm_forward(
+                *(x, self.valid, self.groups, self.eps, False, weight, bias),
+                *(None, running, share or 0.0),
+            )
+            return y
         if self.one_call is not None:
             y, _, self.psi2, self.inverse, self.count, self.rstd = self.one_call.batch_forward(
                 x, self.valid, self.groups, self.eps, False, weight, bias
@@ -49,6 +58,12 @@ class PowerNormVBatch(ColumnPass):
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.updating is not None:
+            dx, numbers = self.updating.batch_norm_backward(
+                *(dy, x, self.rstd, self.valid, False, self.numbers, weight, None, None),
+                *self.nu_recursion(),
+            )
+            return dx, numbers[1], numbers[0]
         if self.one_call is not None:
             dx, dweight, every, lambda_ = self.one_call.batch_backward(
                 dy, x, self.rstd, self.valid, None, self.inverse, weight, self.count, None, None
@@ -66,7 +81,11 @@ class PowerNormVBatch(ColumnPass):
         return dx, dweight, every
 
     def inverse_scale(self) -> Tensor:
-        return self.inverse
+        return self.inverse if self.numbers is None else self.numbers[2]
+
+    def nu_recursion(self) -> tuple[Tensor | None, float, float | Tensor]:
+        """Return nu, 1 - a_b and the loss scale, for a backend that updates nu; nu may be None."""
+        return None, 0.0, 1.0
 
     def watch(self, lambda_: Tensor) -> None:
         """Receive Lambda = mean_V(g x_hat), (C,), in the backward pass."""
@@ -97,6 +116,9 @@ class WarmingUp(PowerNormVBatch):
         super().__init__(*others)
         self.recursion = recursion
 
+    def nu_recursion(self) -> tuple[Tensor | None, float, float | Tensor]:
+        return self.recursion.nu, float(self.recursion.step_size), self.recursion.loss_scale()
+
     def watch(self, lambda_: Tensor) -> None:
         self.recursion.update(self.psi2 * self.inverse.square(), lambda_, nu_update_of(self.ops))
 
@@ -106,10 +128,19 @@ class Running(ColumnPass):
 
     def __init__(self, psi2: Tensor, recursion: NuRecursion, *others: Any) -> None:
         """Store psi2 = psi_{t-1}^2, (C,); others: the arguments of :class:`ColumnPass`."""
-        super().__init__(*others)
+        super().__init__(*others, one_call=True)
         self.psi2, self.recursion = psi2, recursion
+        self.numbers: Tensor | None = None  # of a backend that updates running statistics
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.updating is not None:
+            share = self.norm.share_of_batch(1 - self.norm.alpha_fwd)
+            running = None if share is None else self.norm.psi2
+            y, self.numbers, self.rstd = self.updating.running_norm_forward(
+                *(x, self.valid, self.groups, self.eps, self.psi2, weight, bias),
+                *(running, share or 0.0),
+            )
+            return y
         self.square = to_statistics_dtype(self.psi2 + self.eps, x)
         self.psi = self.square.sqrt()
         self.gain = weight / self.psi
@@ -119,6 +150,13 @@ class Running(ColumnPass):
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.updating is not None:
+            step, scale = float(self.recursion.step_size), self.recursion.loss_scale()
+            dx, numbers = self.updating.running_norm_backward(
+                *(dy, x, self.rstd, self.valid, self.numbers, weight),
+                *(self.recursion.nu, step, scale),
+            )
+            return dx, numbers[1], numbers[0]
         u_coef = -self.recursion.scaled(self.psi) / self.square
         dx, (every, _, with_u) = self.ops.column_gradient(
             dy, x, self.rstd, self.valid, None, self.gain, None, u_coef, True
@@ -132,7 +170,7 @@ class Running(ColumnPass):
         return dx, dweight, every
 
     def inverse_scale(self) -> Tensor:
-        return 1 / self.psi
+        return 1 / self.psi if self.numbers is None else self.numbers[0].rsqrt()
 
 
 @fuses_columns(PowerNorm)

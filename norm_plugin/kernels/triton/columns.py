@@ -11,10 +11,12 @@ from torch import Tensor
 
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
+    aligned,
     as_bytes,
     check,
     empty_partial_sums,
-    launch,
+    kernel,
+    launch_pass,
     load_valid,
     num_programs,
     num_tiles,
@@ -39,7 +41,7 @@ def merge_rows(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
     return together, tl.sum(squares + apart * (apart * count), 0)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def moments_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -92,7 +94,7 @@ def moments_kernel(
     store_per_channel(partial_sums_ptr, 2, 3, number, cols, col_mask, num_channels)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def map_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -179,11 +181,12 @@ def partial_moments(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the sums of ``moments_kernel`` of each program, (programs, 3, C), and the rstd."""
     check(x, valid=valid)
+    x = aligned(x)
     tiles = tiling(x.size(1), groups)
     programs = num_programs(x, tiles)
     rstd, sums = empty_rstd(x, groups), empty_partial_sums(x, programs, 3)
     args = (as_bytes(valid), rstd, sums, float(eps))
-    launch(moments_kernel, x, tiles, programs, *args, center=center)
+    launch_pass(moments_kernel, x, tiles, programs, *args, constants=(center,))
     return sums, rstd
 
 
@@ -212,6 +215,7 @@ def mapped(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return y, the rstd and, if requested, the sums of each program, (programs, 2, C)."""
     check(x, valid=valid)
+    x = aligned(x)
     tiles = tiling(x.size(1), groups)
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
     compute_rstd = rstd is None
@@ -219,7 +223,7 @@ def mapped(
         rstd = empty_rstd(x, groups)
     y, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
     args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, partial_sums, float(eps))
-    launch(map_kernel, x, tiles, programs, *args, compute_rstd=compute_rstd)
+    launch_pass(map_kernel, x, tiles, programs, *args, constants=(compute_rstd,))
     return y, rstd, partial_sums
 
 
@@ -291,7 +295,7 @@ def store_products(
     store_partial_sum(partial_sums_ptr, 2, 3, with_u, cols, col_mask, num_channels)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def products_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -326,7 +330,7 @@ def products_kernel(
     store_products(partial_sums_ptr, valid_ptr, every, real, with_u, cols, col_mask, num_channels)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def gradient_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -390,10 +394,11 @@ def partial_products(
 ) -> Tensor:
     """Return the three sums of ``column_products`` of each program, (programs, 3, C)."""
     check(x, dy, valid)
+    x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles)
     sums = empty_partial_sums(x, programs, 3)
-    launch(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
+    launch_pass(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
     return sums
 
 
@@ -421,11 +426,12 @@ def column_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Compute :meth:`Ops.column_gradient`."""
     check(x, dy, valid)
+    x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
     dx, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
     args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, dx, partial_sums)
-    launch(gradient_kernel, x, tiles, programs, *args)
+    launch_pass(gradient_kernel, x, tiles, programs, *args)
     return dx, x.new_empty(0, dtype=torch.float32) if partial_sums is None else add_partial_sums(
         partial_sums
     )

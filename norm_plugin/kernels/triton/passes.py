@@ -10,14 +10,24 @@ from torch import Tensor
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
 from norm_plugin.kernels.triton.batch_statistics import (
-    batch_backward,
-    batch_forward,
+    batch_norm_backward,
+    batch_norm_forward,
+    running_norm_backward,
+    running_norm_forward,
     update_nu,
     update_running_average,
 )
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 
-__all__ = ["batch_backward", "batch_forward", "takes", "update_nu", "update_running_average"]
+__all__ = [
+    "batch_norm_backward",
+    "batch_norm_forward",
+    "running_norm_backward",
+    "running_norm_forward",
+    "takes",
+    "update_nu",
+    "update_running_average",
+]
 
 FAMILIES = (rows, columns, pointwise, dropout)
 

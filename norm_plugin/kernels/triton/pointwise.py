@@ -11,9 +11,11 @@ from torch import Tensor
 
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
+    aligned,
     check,
     empty_partial_sums,
-    launch,
+    kernel,
+    launch_pass,
     num_programs,
     num_tiles,
     program_cols,
@@ -48,7 +50,7 @@ def slope_of(v: tl.tensor, value: tl.tensor, erf: tl.constexpr) -> Any:
     return 1.0 - value * value
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def forward_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -76,7 +78,7 @@ def forward_kernel(
     tl.store(y_ptr + offsets, value_of(v, erf) * weight[None, :] + bias[None, :], mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def backward_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -138,10 +140,12 @@ def pointwise_forward(
 ) -> Tensor:
     """Compute :meth:`Ops.pointwise_forward`."""
     check(x)
+    x = aligned(x)
     tiles = tiling(x.size(1), 0)
     y = torch.empty_like(x)
     args = (y, slope, shift, weight, bias)
-    launch(forward_kernel, x, tiles, num_tiles(x, tiles), *args, erf=_is_erf(function))
+    constants = (_is_erf(function),)
+    launch_pass(forward_kernel, x, tiles, num_tiles(x, tiles), *args, constants=constants)
     return y
 
 
@@ -155,10 +159,11 @@ def pointwise_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :meth:`Ops.pointwise_backward`."""
     check(x, dy)
+    x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), 0)
     programs = num_programs(x, tiles)
     dx, sums = torch.empty_like(x), empty_partial_sums(x, programs, 4)
     args = (dy, dx, slope, shift, weight, sums)
-    launch(backward_kernel, x, tiles, programs, *args, erf=_is_erf(function))
+    launch_pass(backward_kernel, x, tiles, programs, *args, constants=(_is_erf(function),))
     dweight, dbias, dslope, dshift = add_partial_sums(sums)
     return dx, dslope.sum(0, True), dshift.sum(0, True), dweight, dbias

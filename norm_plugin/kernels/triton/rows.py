@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
+    aligned,
     check,
     empty_partial_sums,
-    launch,
+    kernel,
+    launch_pass,
     num_programs,
     num_tiles,
     program_cols,
@@ -22,7 +23,7 @@ from norm_plugin.kernels.triton.tiles import (
 )
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def forward_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -68,7 +69,7 @@ def forward_kernel(
     tl.store(y_ptr + offsets, z, mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel
 def backward_kernel(
     x_ptr: tl.tensor,
     num_rows: tl.tensor,
@@ -139,18 +140,18 @@ def row_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Compute :meth:`Ops.row_forward`."""
     check(x)
+    x = aligned(x)
     tiles = tiling(x.size(1), rule.groups)
     y = torch.empty_like(x)
     rstd = x.new_empty((len(x), rule.groups), dtype=torch.float32)
     mean = torch.empty_like(rstd) if rule.center else None
-    launch(
+    launch_pass(
         forward_kernel,
         x,
         tiles,
         num_tiles(x, tiles),
         *(y, mean, rstd, weight, bias, float(rule.eps), *_phi(rule)),
-        released=rule.released,
-        has_phi=rule.phi is not None,
+        constants=(rule.released, rule.phi is not None),
     )
     return y, mean, rstd
 
@@ -165,20 +166,19 @@ def row_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Compute :meth:`Ops.row_backward`."""
     check(x, dy)
+    x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), rule.groups)
     dx = torch.empty_like(x)
     programs = num_tiles(x, tiles) if weight is None else num_programs(x, tiles)
     sums = None if weight is None else empty_partial_sums(x, programs, 2)
-    launch(
+    through_mean = rule.through_mean and rule.center
+    launch_pass(
         backward_kernel,
         x,
         tiles,
         programs,
         *(dy, dx, mean, rstd, weight, sums, float(rule.eps), *_phi(rule)),
-        released=rule.released,
-        has_phi=rule.phi is not None,
-        through_mean=rule.through_mean and rule.center,
-        through_rstd=rule.through_rstd,
+        constants=(rule.released, rule.phi is not None, through_mean, rule.through_rstd),
     )
     if sums is None:
         return dx, None, None

@@ -109,22 +109,78 @@ def add_partial_sums(sums: Tensor) -> Tensor:
     return sums[0] if len(sums) == 1 else sums.sum(0)
 
 
+kernel = triton.jit(
+    do_not_specialize=["num_rows", "programs"],
+    do_not_specialize_on_alignment=[
+        *("valid_ptr", "weight_ptr", "bias_ptr", "shift_ptr", "gain_ptr", "offset_ptr"),
+        *("padding_value_ptr", "dy_coef_ptr", "constant_ptr", "u_coef_ptr", "slope_ptr"),
+        *("running_mean_ptr", "running_square_ptr", "nu_ptr", "scale_ptr"),
+    ],
+)
+"""Decorator of the kernels that :func:`launch` runs: of these arguments it knows nothing."""
+
+_COMPILED: dict[Any, Any] = {}
+"""Kernels that were launched before, by all that Triton compiles them for."""
+CALLS_COMPILED = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 3)
+"""Whether a compiled kernel takes its constants as arguments, as since this version."""
+
+
 def launch(
-    kernel: Any, x: Tensor, tiles: Tiling, programs: int, *args: Any, **constants: Any
+    function: Any,
+    x: Tensor,
+    grid: tuple[int, int, int],
+    args: tuple[Any, ...],
+    constants: tuple[Any, ...],
+    num_warps: int,
 ) -> None:
-    """Run ``kernel`` on the device of ``x``; ``args`` follow x and its number of rows."""
-    with torch.cuda.device_of(x):
-        kernel[(programs, tiles.num_groups)](
-            x,
-            len(x),
-            *args,
-            num_channels=tiles.num_channels,
-            group_size=tiles.group_size,
-            BLOCK_N=tiles.block_n,
-            BLOCK_M=tiles.block_m,
-            num_warps=tiles.num_warps,
-            **constants,
-        )
+    """Run a kernel on the device of ``x``.
+
+    Triton's front end examines each argument, which takes several times as long as the launch. It
+    does so once for each dtype of x, device, choice of absent arguments and ``constants``; on all
+    else nothing depends: see ``kernel``, :func:`aligned` and the dtypes in ``passes.py``.
+
+    Args:
+        args: the arguments, tensors or None, then those that are numbers.
+        constants: the values of the kernel's last parameters, those that are ``tl.constexpr``.
+    """
+    device = x.get_device()  # -1 on the CPU
+    key = (id(function), x.dtype, device, constants, tuple([arg is None for arg in args]))
+    compiled = _COMPILED.get(key)
+    if compiled is None or (device >= 0 and device != torch.cuda.current_device()):
+        with torch.cuda.device_of(x):
+            compiled = function[grid](*args, *constants, num_warps=num_warps)
+        if compiled is not None and CALLS_COMPILED:  # None: the interpreter has run it
+            _COMPILED[key] = compiled
+        return
+    stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
+    compiled[grid](*args, *constants, stream=stream)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Return ``x``, or a copy if its memory does not begin at a multiple of 16 bytes.
+
+    Passes are compiled to read 16 bytes of a row at once.
+    """
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def launch_pass(
+    function: Any,
+    x: Tensor,
+    tiles: Tiling,
+    programs: int,
+    *args: Any,
+    constants: tuple[Any, ...] = (),
+) -> None:
+    """Run a pass over x, (N, C); ``args`` follow x and its number of rows."""
+    launch(
+        function,
+        x,
+        (programs, tiles.num_groups, 1),
+        (x, len(x), *args),
+        (tiles.num_channels, tiles.group_size, tiles.block_n, tiles.block_m, *constants),
+        tiles.num_warps,
+    )
 
 
 def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> None:

@@ -233,6 +233,10 @@ class BatchStatisticsNorm(AffineNorm):
         """
         return 1 / self._averaged_forwards if self._averaged_forwards else weight
 
+    def share_of_batch(self, weight: float) -> float | None:
+        """Return :meth:`effective_momentum`; None in a recomputed forward: it updates nothing."""
+        return None if is_recomputing() else self.effective_momentum(weight)
+
     def update_running_statistic(
         self,
         buffer: Tensor,
@@ -252,8 +256,9 @@ class BatchStatisticsNorm(AffineNorm):
             count: (), the number of real positions.
             update: the function that updates the buffer; a fused form passes its own.
         """
-        if not is_recomputing():
-            update(buffer, value, self.effective_momentum(weight), count)
+        share = self.share_of_batch(weight)
+        if share is not None:
+            update(buffer, value, share, count)
 
     def average_over_workers(self) -> None:
         """Replace the running statistics by their mean over workers; all workers must call this.

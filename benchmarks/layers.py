@@ -4,7 +4,6 @@
     python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
     python benchmarks/layers.py --growth           # for plot.py: time against size
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
-    python benchmarks/layers.py --device cuda      # into gpu.csv
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
 compile (torch.compile of the plain form), reference (the slow transcription with which the tests
@@ -17,15 +16,12 @@ both; the row of torch has LayerNorm's times of all these pairs. The process kee
 it frees (mallopt), for all providers: otherwise glibc returns blocks of some megabytes to the
 system and gets them back unpredictably, and the page faults then cost more than the norms.
 
-On a GPU the layers of torch.nn.RMSNorm, Liger-Kernel and apex are measured too, if they can be
-imported, for each of --dtypes. ``copy_share`` is the share of the speed of a copy on the device:
-the time in which it would copy x, dy and x again, y and dx, over the time of the layer.
+benchmarks/gpu.py measures the same on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -37,9 +33,6 @@ import torch
 from torch import Tensor
 
 from measuring.command import (
-    CPU,
-    CUDA,
-    FUSED,
     Setup,
     benchmark_parser,
     choose_setups,
@@ -48,25 +41,15 @@ from measuring.command import (
     run_benchmark,
 )
 from measuring.records import Record
-from measuring.timing import (
-    alternate,
-    copied_bytes_per_ms,
-    keep_freed_memory,
-    on_cpu,
-    on_gpu,
-    quartiles,
-)
+from measuring.timing import alternate, keep_freed_memory, quartiles
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import NORM_TYPES, norm_spec
 
 WARMUP = 5
 FORMS = ("torch", "plain", "fused", "compile", "reference", "copy")
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-MOVED = 5  # tensors of N x C: x, y, dy, x and dx
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
 GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
-GPU_ROWS, GPU_CHANNELS = (4096, 16384, 65536), (512, 1024, 4096)
 GROWTH = [(n, 512) for n in GROWTH_ROWS] + [(4096, c) for c in GROWTH_CHANNELS]
 
 # ---- what is measured, and what it may cost -------------------------------------------------
@@ -154,22 +137,14 @@ def make_data(
     return Data(x.mul_(2).add_(0.5).requires_grad_(), dy, mask)
 
 
-def of_module(name: str, setup: Setup, data: Data, direction: str) -> Call | None:
-    """Return a layer of another library, such as ``torch.nn.LayerNorm``; None if not installed."""
-    module, _, kind = name.rpartition(".")
-    try:
-        layer = getattr(importlib.import_module(module), kind)(data.x.size(-1))
-    except ImportError:
-        return None
-    return partial(STEPS[direction], layer.to(data.x.device, data.x.dtype), data)
+def of_torch(setup: Setup, data: Data, direction: str) -> Call:
+    """Return torch.nn.LayerNorm."""
+    return partial(STEPS[direction], torch.nn.LayerNorm(data.x.size(-1)), data)
 
 
 def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | None:
     """Return the norm with ``--norm-kernels choice``; None if that is the plain form anyway."""
-    norm = setup.build(data.x.size(-1)).train(direction == BOTH).to(data.x.device, data.x.dtype)
-    on_gpu = data.x.device.type == "cuda"
-    if choice == "compile" and on_gpu and norm.batch_statistics:
-        return None  # torch.compile does not serve them
+    norm = setup.build(data.x.size(-1)).train(direction == BOTH)
     set_kernels(norm, choice)
     if choice != OFF and (norm.fused is None or setup.norm == NOT_COMPILED):
         return None
@@ -178,7 +153,7 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | 
 
 def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
     """Return a training step of the numpy transcription, in float64, with which tests compare."""
-    if direction != BOTH or data.x.device.type != "cpu":
+    if direction != BOTH:
         return None
     sys.path.append(str(TRANSCRIPTIONS))
     from reference import REFERENCES
@@ -223,20 +198,13 @@ def _infer(layer: Callable[[Tensor], Tensor], data: Data) -> None:
 
 STEPS: dict[str, Callable[..., None]] = {BOTH: _train, FORWARD: _infer}
 PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
-    UNIT: partial(of_module, "torch.nn.LayerNorm"),
+    UNIT: of_torch,
     "plain": partial(of_kernels, OFF),
     "fused": partial(of_kernels, AUTO),
     "compile": partial(of_kernels, "compile"),
     "reference": of_reference,
     "copy": of_copy,
-    "rmsnorm": partial(of_module, "torch.nn.RMSNorm"),
-    "liger": partial(of_module, "liger_kernel.transformers.LigerLayerNorm"),
-    "liger-rmsnorm": partial(of_module, "liger_kernel.transformers.LigerRMSNorm"),
-    "apex": partial(of_module, "apex.normalization.FusedLayerNorm"),
-    "apex-rmsnorm": partial(of_module, "apex.normalization.FusedRMSNorm"),
 }
-OTHERS = {"layernorm": ("liger", "apex"), "rmsnorm": ("rmsnorm", "liger-rmsnorm", "apex-rmsnorm")}
-"""Layers of other libraries, with the norm with which each is measured on a GPU."""
 SLOW = {"reference": 3}
 """The number of repetitions of slow providers."""
 
@@ -252,37 +220,27 @@ def make_calls(setup: Setup, data: Data, direction: str, providers: list[str]) -
 # ---- measurements ---------------------------------------------------------------------------
 
 
-def measure(
-    setup: Setup, rows: int, channels: int, args: argparse.Namespace, dtype: str = "float32"
-) -> list[Record]:
+def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) -> list[Record]:
     """Return a row for each provider of ``setup`` at one size."""
     torch.manual_seed(1)
-    providers = [UNIT, *args.providers]
-    providers += OTHERS.get(setup.norm, ()) if args.device == CUDA else ()
     try:
-        data = make_data(rows, channels, DTYPES[dtype], args.device)
-        calls = make_calls(setup, data, args.direction, providers)
+        data = make_data(rows, channels)
+        calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
     except ValueError as error:
         raise CommandError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
     unit = calls.pop(UNIT)
-    timed = on_gpu if args.device == CUDA else on_cpu
     of_unit: list[float] = []
     measured: list[Record] = []
     for name, call in calls.items():
         repetitions = SLOW.get(name, args.repetitions)
         # two at a time: otherwise the plain form's use of the caches would slow down the next one
-        pair = alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions), timed)
+        pair = alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions))
         of_unit += pair[UNIT]
         ratio = quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50
         measured.append(_row(name, pair[name], ratio))
-    of_unit = of_unit or alternate({UNIT: unit}, args.repetitions, WARMUP, timed)[UNIT]
+    of_unit = of_unit or alternate({UNIT: unit}, args.repetitions, WARMUP)[UNIT]
     measured.insert(0, _row(UNIT, of_unit, 1.0))
     place = {"rows": rows, "channels": channels, "direction": args.direction}
-    if args.device == CUDA:
-        floor = MOVED * data.x.nbytes / args.copied_bytes_per_ms
-        place["dtype"] = dtype
-        for row in measured:
-            row["copy_share"] = round(floor / row["p50_ms"], 4)
     return [{**setup._asdict(), **place, **row} for row in measured]
 
 
@@ -314,15 +272,14 @@ def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
         return GROWTH
     if args.quick and not (args.rows or args.channels):
         return [(64, 32)]
-    on_device = args.device == CUDA
-    rows = args.rows or (GPU_ROWS if on_device else sorted({size[0] for size in SIZES}))
-    channels = args.channels or (GPU_CHANNELS if on_device else sorted({size[1] for size in SIZES}))
+    rows = args.rows or sorted({size[0] for size in SIZES})
+    channels = args.channels or sorted({size[1] for size in SIZES})
     return list(product(rows, channels))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``argv`` is sys.argv[1:]."""
-    parser = benchmark_parser(__doc__, "layers.csv", "targets", "device")
+    parser = benchmark_parser(__doc__, "layers.csv", "targets")
     parser.add_argument(
         "--providers",
         nargs="+",
@@ -346,13 +303,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
     )
-    parser.add_argument(
-        "--dtypes", nargs="+", choices=DTYPES, help="default: float32; on a GPU all of them"
-    )
     args = parse_benchmark(parser, argv)
-    if args.device == CPU and args.dtypes not in (None, ["float32"]):
-        parser.error("--dtypes: the fused forms of a CPU are of float32; give --device cuda")
-    args.dtypes = args.dtypes or (list(DTYPES) if args.device == CUDA else ["float32"])
     args.providers = args.providers or (["plain", "fused"] if args.growth else list(FORMS))
     if args.repetitions is None:
         args.repetitions = 2 if args.quick else 10 if args.growth else 50
@@ -363,14 +314,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
     setups = choose_setups(args.norms, layer_setups())
-    prepare_process(args.threads, FUSED[args.device])
+    prepare_process(args.threads)
     keep_freed_memory()
-    if args.device == CUDA:
-        args.copied_bytes_per_ms = copied_bytes_per_ms(args.repetitions)
-        print(f"A copy on the GPU moves {args.copied_bytes_per_ms / 1e6:,.0f} GB/s")
     measurements = (
-        measure(setup, rows, channels, args, dtype)
-        for (rows, channels), dtype, setup in product(sizes_of(args), args.dtypes, setups)
+        measure(setup, rows, channels, args)
+        for (rows, channels), setup in product(sizes_of(args), setups)
     )
     return run_benchmark(args, measurements, partial(misses, setups=setups))
 

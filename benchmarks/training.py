@@ -4,7 +4,6 @@
     NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
     python benchmarks/training.py --norms adanorm --kernels auto off compile --data DIR/bin
     python benchmarks/training.py --recipe multi30k_cpu         # a tiny model
-    python benchmarks/training.py --device cuda                 # into gpu_training.csv
 
 norm_transformer_iwslt_de_en with the norm and transformer_iwslt_de_en, both pre-norm and with all
 else from configs/iwslt14_de_en.yaml (or the models of another file), train in one process by
@@ -13,8 +12,8 @@ turn. The ratio is that of two updates on one batch; its quartiles are over the 
 library allocates memory as it does for a user.
 
 Memory is measured in one process per model, in which freed blocks leave the process at once
-(mallopt): the peak resident memory during a few updates, minus that before the model was built. On
-a GPU it is the peak that torch has allocated.
+(mallopt): the peak resident memory during a few updates, minus that before the model was built.
+benchmarks/gpu.py measures updates on a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -39,8 +37,6 @@ from fairseq.trainer import Trainer
 import measuring.models  # noqa: F401  registers the architectures
 from measuring.command import (
     CPU,
-    CUDA,
-    FUSED,
     Setup,
     benchmark_parser,
     choose_setups,
@@ -127,8 +123,6 @@ class Run:
         def update() -> None:
             with metrics.aggregate(new_root=True):  # otherwise fairseq accumulates all that it logs
                 self.trainer.train_step([next(turn)])
-            if not self.cfg.common.cpu:
-                torch.cuda.synchronize()  # what is queued belongs to this update
 
         return update
 
@@ -189,15 +183,14 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
 
 def measure_peak(setup: Setup, kernels: str, args: argparse.Namespace) -> float:
     """Return the peak memory in MiB of this process; the other process runs this."""
-    prepare_process(args.threads, FUSED[args.device])
+    prepare_process(args.threads)
     return_freed_memory()
     before = memory_mib("VmRSS")
     run = Run(setup, kernels, args)
     update = run.updates(run.batches(args.memory_updates))
     for _ in range(args.memory_updates):
         update()
-    on_gpu = args.device == CUDA
-    return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory_mib("VmHWM") - before
+    return memory_mib("VmHWM") - before
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
@@ -216,7 +209,7 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``argv`` is sys.argv[1:]."""
-    parser = benchmark_parser(__doc__, "training.csv", "targets", "training", "device")
+    parser = benchmark_parser(__doc__, "training.csv", "targets", "training")
     parser.add_argument(
         "--kernels",
         nargs="+",
@@ -236,14 +229,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="updates during which memory is measured; 0: not at all (default: %(default)s)",
     )
     args = parse_benchmark(parser, argv)
-    args.overrides = ["size=smoke"] if args.quick else []
+    args.device, args.overrides = CPU, ["size=smoke"] * args.quick
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
-    prepare_process(args.threads, FUSED[args.device])
+    prepare_process(args.threads)
     args.data = args.data or prepared_data()
     setups = choose_setups(args.norms, training_setups())
     stock, peak = Run(STOCK, AUTO, args), peak_of(STOCK, AUTO, args)

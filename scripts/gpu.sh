@@ -18,7 +18,7 @@ Test, measure and train on a GPU, in one command:
 
 Parts: install missing packages; kernels, in C++; tests that use a device, in three precisions, with
 trainings by --fp16, --bf16, --amp and --memory-efficient-fp16; sanitizer, the kernels under NVIDIA's
-compute-sanitizer; two-gpus; layers and updates, their speed; multi30k with preset=paper, for which
+compute-sanitizer; two-gpus; speed, of layers, updates and a sweep; multi30k with preset=paper, for which
 41.02 BLEU is published, with more norms and seeds while there is time.
 
 If a part fails or takes too long, the other parts still run. After an interruption, the same command
@@ -195,18 +195,13 @@ else
   part two-gpus $((5 * MINUTE)) "${tests[@]}" -m two_gpus tests/kernels
 fi
 
-layers=() updates=()
+speed=()
 if [[ $quick ]]; then
   part toy $((5 * MINUTE)) "$python" data-prep/toy.py --out "$out/toy" --workers 1 \
     --train 400 --valid 40 --test 40
-  layers=(--quick --norms adanorm powernorm --providers plain fused)
-  updates=(--quick --norms adanorm powernorm --data "$out/toy/bin")
-  updates+=(--updates 2 --memory-updates 1 --threads 1)
+  speed=(--quick --data "$out/toy/bin")
 fi
-part layers $((20 * MINUTE)) "$python" benchmarks/layers.py --device "$device" "${layers[@]}" \
-  --output "$rows/gpu.csv"
-part updates $((20 * MINUTE)) "$python" benchmarks/training.py --device "$device" "${updates[@]}" \
-  --output "$rows/gpu_training.csv"
+part speed $((10 * MINUTE)) "$python" benchmarks/gpu.py --device "$device" "${speed[@]}" --output "$rows"
 
 run=("$python" -m norm_plugin run)
 where=(--work "$out/work" --results "$results")

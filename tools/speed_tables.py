@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from layers import BOTH, NOT_COMPILED, SIZES
-from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, read_rows
+from measuring.records import ORIGIN, SAME_LAYER, SAME_ON_GPU, SAME_TRAINING, read_rows
 from norm_lab.report.text import markdown
 from norm_plugin.norms import NORM_TYPES
 
@@ -20,18 +20,18 @@ PROVIDERS = {
     "reference": "numpy (the tests')",
 }
 """The headings of the columns, in their order."""
-GPU_PROVIDERS = ("fused", "compile", "plain")
-COPY_SHARE = "GPU fused, of copy speed"
 MISSING, NO_FORM = "not measured", "—"
 NORM = ["norm", "options"]
 
 
 def speed_table(name: str, root: Path) -> str:
-    """Return the table ``layers``, ``training`` or ``kernels`` of the project in ``root``."""
+    """Return a table of the project in ``root`` by its name."""
     tables = {
         "layers": (layers_table, "layers.csv"),
         "training": (training_table, "training.csv"),
         "kernels": (kernels_table, "training.csv"),
+        "gpu_layers": (gpu_layers_table, "gpu_layers.csv"),
+        "gpu_updates": (gpu_updates_table, "gpu_updates.csv"),
     }
     table, file = tables[name]
     return table(root / RESULTS / file)
@@ -42,37 +42,21 @@ def speed_table(name: str, root: Path) -> str:
 
 def layers_table(path: Path) -> str:
     """Return the time of each norm and form as a ratio to LayerNorm's; a cell has all sizes."""
-    cpu = read_rows(path, SAME_LAYER, ("ratio", *ORIGIN))
-    more = ("ratio", *ORIGIN, "copy_share")
-    gpu = read_rows(path.with_name("gpu.csv"), (*SAME_LAYER, "dtype"), more)
-    cpu = _shown(cpu[pd.MultiIndex.from_frame(cpu[["rows", "channels"]]).isin(SIZES)])
-    gpu = _shown(gpu[gpu["dtype"] == "float32"])
-    if cpu.empty and gpu.empty:
+    rows = read_rows(path, SAME_LAYER, ("ratio", *ORIGIN))
+    rows = _shown(rows[pd.MultiIndex.from_frame(rows[["rows", "channels"]]).isin(SIZES)])
+    if rows.empty:
         return _nothing("layers.py")
-    gpu_sizes = sorted(set(zip(gpu["rows"], gpu["channels"])))
-    of_cpu = _cells(cpu, SIZES)
-    columns = [_of_providers(of_cpu, PROVIDERS)]
+    cells = _cells(rows, SIZES)
     caption = [
         f"Time of one layer, forward and backward, float32, at {_text(SIZES)} with padding, as a "
         "ratio to `torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not "
         "measured."
     ]
-    copied = of_cpu.get("copy", pd.Series(dtype=str)).get(("layernorm", ""), NO_FORM)
+    copied = cells.get("copy", pd.Series(dtype=str)).get(("layernorm", ""), NO_FORM)
     if copied != NO_FORM:
         caption.append(f"A copy of x, which reads and writes it once, takes {copied}.")
-    if not gpu.empty:
-        shares = _cells(gpu, gpu_sizes, "copy_share", "{:.0%}")
-        columns += [
-            _of_providers(_cells(gpu, gpu_sizes), GPU_PROVIDERS).add_prefix("GPU "),
-            _of_providers(shares, ["fused"]).set_axis([COPY_SHARE], axis="columns"),
-        ]
-        caption.append(
-            f"GPU: the same at {_text(gpu_sizes)}, on the device, and what the host takes beyond a "
-            "millisecond. The last column is the share of the speed at which the device copies "
-            "memory."
-        )
-    table = _table(pd.concat(columns, axis="columns"), _named(cpu, gpu))
-    return "\n".join([table, "", *caption, *_origins(cpu, gpu)])
+    table = cells.reindex(columns=list(PROVIDERS), fill_value=NO_FORM).rename(columns=PROVIDERS)
+    return "\n".join([_table(table, _named(rows)), "", *caption, *_origins(rows)])
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
@@ -84,22 +68,12 @@ def _text(sizes: Iterable[tuple[int, int]]) -> str:
     return " / ".join(f"{rows:,} x {channels:,}" for rows, channels in sizes)
 
 
-def _cells(
-    rows: pd.DataFrame,
-    sizes: Sequence[tuple[int, int]],
-    column: str = "ratio",
-    form: str = "{:.2f}",
-) -> pd.DataFrame:
-    """Return one row per norm, one column per provider: the values at each size."""
-    values = rows.set_index([*NORM, "provider", "rows", "channels"])[column].map(form.format)
+def _cells(rows: pd.DataFrame, sizes: Sequence[tuple[int, int]]) -> pd.DataFrame:
+    """Return one row per norm, one column per provider: the ratios at each size."""
+    values = rows.set_index([*NORM, "provider", "rows", "channels"])["ratio"].map("{:.2f}".format)
     of_sizes = values.unstack(["rows", "channels"], fill_value=MISSING)
     of_sizes = of_sizes.reindex(columns=list(sizes), fill_value=MISSING)
     return of_sizes.agg(" / ".join, axis="columns").unstack("provider", fill_value=NO_FORM)
-
-
-def _of_providers(cells: pd.DataFrame, providers: Iterable[str]) -> pd.DataFrame:
-    """Return the columns of these providers, with their headings."""
-    return cells.reindex(columns=list(providers), fill_value=NO_FORM).rename(columns=PROVIDERS)
 
 
 # ---- training -------------------------------------------------------------------------------
@@ -123,14 +97,11 @@ CHOICES = ("auto", "off", "compile")
 
 def training_table(path: Path) -> str:
     """Return updates/s and memory of a base model with each norm as ratios to stock fairseq's."""
-    cpu, gpu = (_fused(_training_rows(path.with_name(n))) for n in (path.name, "gpu_training.csv"))
-    if cpu.empty and gpu.empty:
+    rows = _fused(_training_rows(path))
+    if rows.empty:
         return _nothing("training.py")
-    columns = [_of_training(cpu, NORM)]
-    if not gpu.empty:
-        columns.append(_of_training(gpu, NORM).add_prefix("GPU "))
-    table = _table(pd.concat(columns, axis="columns"), _named(cpu, gpu))
-    return "\n".join([table, "", TRAINING_CAPTION, *_origins(cpu, gpu)])
+    table = _table(_of_training(rows, NORM), _named(rows))
+    return "\n".join([table, "", TRAINING_CAPTION, *_origins(rows)])
 
 
 def training_costs(path: Path) -> pd.DataFrame:
@@ -182,12 +153,77 @@ def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(texts.values(), index, ["updates/s", "quartiles", "memory"])
 
 
-# ---- both -----------------------------------------------------------------------------------
+# ---- on a GPU -------------------------------------------------------------------------------
+
+GPU_SIZE = (16384, 1024)
+GPU_LAYERS_CAPTION = (
+    "Time of one layer, forward and backward, with padding, as a ratio to `torch.nn.LayerNorm` in "
+    "the same run: on the host, which launches kernels without a pause, and on the device. The "
+    "last column is the share of the speed at which the device copies memory."
+)
+GPU_UPDATES_CAPTION = (
+    "Updates/s of `norm_transformer_iwslt_de_en` as a ratio to fairseq's own "
+    "`transformer_iwslt_de_en` in the same run: the median over pairs of updates on the same "
+    "batch, and its quartiles. Kernels, the time in which the device is busy, and memory are those "
+    "of one update. Both models have the same optimizer, but in rows that name two."
+)
 
 
-def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[tuple[str, str]]:
+def gpu_layers_table(path: Path) -> str:
+    """Return host, device and launches of each norm on a GPU, beside the layers of libraries."""
+    more = ("host_ratio", "device_ratio", "kernels", "copy_share")
+    rows = read_rows(path, SAME_ON_GPU["layers"], (*more, *ORIGIN))
+    rows = rows[(rows["rows"] == GPU_SIZE[0]) & (rows["channels"] == GPU_SIZE[1])]
+    if rows.empty:
+        return _nothing("gpu.py")
+    texts: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows.to_dict("records"):
+        of_norm = texts.setdefault((row["norm"], row["options"], row["provider"]), {})
+        for name, column, form in (
+            ("host", "host_ratio", "{:.2f}"),
+            ("device", "device_ratio", "{:.2f}"),
+            ("launches", "kernels", "{:.0f}"),
+            ("of copy speed", "copy_share", "{:.0%}"),
+        ):
+            of_norm[f"{row['dtype']} {name}"] = form.format(row[column])
+    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, "form"])
+    table = _table(pd.DataFrame(texts.values(), index), list(texts))
+    where = f"At {GPU_SIZE[0]:,} x {GPU_SIZE[1]:,}. {GPU_LAYERS_CAPTION}"
+    return "\n".join([table, "", where, *_origins(rows)])
+
+
+def gpu_updates_table(path: Path) -> str:
+    """Return updates/s on a GPU as ratios to stock fairseq's."""
+    more = ("ratio_p25", "ratio_p50", "ratio_p75", "kernels", "busy_ms", "ms", "peak_mib")
+    rows = read_rows(path, SAME_ON_GPU["updates"], (*more, *ORIGIN))
+    if rows.empty:
+        return _nothing("gpu.py")
+    texts = {}
+    for row in rows.to_dict("records"):
+        ours, theirs = row["optimizer"], row["stock_optimizer"]
+        optimizer = ours if ours == theirs else f"{ours}, stock {theirs}"
+        texts[row["norm"], row["options"], optimizer] = {
+            "updates/s": f"{row['ratio_p50']:.2f}",
+            "quartiles": f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}",
+            "kernels": _measured(row["kernels"], "{:.0f}"),
+            "busy": _measured(row["busy_ms"] / row["ms"], "{:.0%}"),
+            "MiB": _measured(row["peak_mib"], "{:,.0f}"),
+        }
+    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, "optimizer"])
+    table = _table(pd.DataFrame(texts.values(), index), list(texts))
+    return "\n".join([table, "", GPU_UPDATES_CAPTION, *_origins(rows)])
+
+
+def _measured(value: float, form: str) -> str:
+    return MISSING if pd.isna(value) else form.format(value)
+
+
+# ---- all -----------------------------------------------------------------------------------
+
+
+def _named(rows: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[tuple[str, str]]:
     """Return measured norms and options, and every other norm of the registry, in its order."""
-    norms = [norm for table in tables for norm in zip(table["norm"], table["options"])]
+    norms = list(zip(rows["norm"], rows["options"]))
     norms += [(name, "") for name in registry if name not in dict(norms)]
     order = {name: number for number, name in enumerate(NORM_TYPES)}
     return sorted(dict.fromkeys(norms), key=lambda norm: order.get(norm[0], len(order)))
@@ -204,23 +240,14 @@ def _table(table: pd.DataFrame, rows: Sequence[tuple[str, ...]]) -> str:
     return markdown(table, ["---"] * len(names) + ["---:"] * numbers)
 
 
-def _origins(*tables: pd.DataFrame) -> list[str]:
-    """Return a line per machine, code and day: ``CPU: AMD EPYC (AVX2), 2 threads, torch ...``.
-
-    The first table is that of a CPU, the second that of a GPU.
-    """
-    lines = []
-    for kind, rows in zip(("CPU", "GPU"), tables):
-        for origin in rows[list(ORIGIN)].drop_duplicates().itertuples(index=False):
-            threads = f", {origin.threads} threads" if kind == "CPU" else ""
-            lines.append(
-                f"{kind}: {origin.device} ({origin.vector}){threads}, torch {origin.torch}, "
-                f"Python {origin.python}, commit {origin.commit}, {origin.date}."
-            )
-        if rows.empty:
-            lines.append(f"{kind}: {MISSING}.")
-    return lines
+def _origins(rows: pd.DataFrame) -> list[str]:
+    """Return a line per machine, code and day: ``AMD EPYC (AVX2), 2 threads, torch ...``."""
+    return [
+        f"{origin.device} ({origin.vector}), threads: {origin.threads}, torch {origin.torch}, "
+        f"Python {origin.python}, commit {origin.commit}, {origin.date}."
+        for origin in rows[list(ORIGIN)].drop_duplicates().itertuples(index=False)
+    ]
 
 
 def _nothing(script: str) -> str:
-    return f"CPU: {MISSING}; `python benchmarks/{script}` does it. GPU: {MISSING}."
+    return f"{MISSING.capitalize()}; `python benchmarks/{script}` does it."

@@ -20,8 +20,6 @@ from norm_plugin.norms import Norm, build_norm, norm_spec
 CPU, CUDA = "cpu", "cuda"
 FUSED = {CPU: "cpu", CUDA: "triton"}
 """The choice of kernels that is fused on each type of device; it is an error if there are none."""
-GPU_FILES = {"layers.csv": "gpu.csv", "training.csv": "gpu_training.csv"}
-"""The names of the result files of a CPU, and of those of a GPU."""
 
 
 class Setup(NamedTuple):
@@ -94,11 +92,10 @@ def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.Ar
     Args:
         text: explains the benchmark.
         output: the name of its file in ``benchmarks/results/``.
-        groups: further options: ``targets`` to check, ``training``, and ``device``, for a benchmark
-            that also measures a GPU, into a file of its own.
+        groups: further options: ``targets`` to check, and ``training``.
     """
     parser = plain_parser(text)
-    parser.set_defaults(check=False, quick=False, device=CPU)
+    parser.set_defaults(check=False, quick=False)
     add = parser.add_argument
     add("--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm")
     add("--threads", type=at_least(1), default=2, metavar="N", help="default: %(default)s")
@@ -126,8 +123,6 @@ def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.Ar
             metavar="N",
             help="timed repetitions of each (default: %(default)s)",
         )
-    if "device" in groups:
-        add("--device", choices=FUSED, default=CPU, help="default: %(default)s")
     return parser
 
 
@@ -138,10 +133,6 @@ def parse_benchmark(
     args = parser.parse_args(argv)
     if args.output == parser.get_default("output"):
         args.no_csv |= args.quick  # tiny measurements must not be mistaken for results
-        if args.device == CUDA:
-            args.output = args.output.with_name(GPU_FILES[args.output.name])
-    if args.device == CUDA and not torch.cuda.is_available():
-        raise CommandError("torch finds no CUDA device; give --device cpu")
     return args
 
 
@@ -174,7 +165,7 @@ def run_benchmark(
     misses: Callable[[Sequence[Record]], Iterable[str]] = lambda rows: (),
 ) -> int:
     """Print and store rows as they are measured; with --check, return 1 for a missed target."""
-    origin = provenance(gpu=args.device == CUDA)
+    origin = provenance()
     measured: list[Record] = []
     for rows in measurements:
         for row in rows:

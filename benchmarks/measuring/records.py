@@ -21,6 +21,11 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
 SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
 """The columns that are equal in two rows of layers.csv that measure the same thing."""
+SAME_ON_GPU = {
+    "layers": ("norm", "options", "provider", "dtype", "rows", "channels"),
+    "updates": ("norm", "options", "optimizer", "stock_optimizer"),
+}
+"""The same in gpu_layers.csv and gpu_updates.csv."""
 SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
 """The columns that are equal in two rows of training.csv that measure the same thing."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")

@@ -1,8 +1,6 @@
 """Measure time and memory.
 
 Calls are timed in alternation, A B A B, so that a change of the machine's speed affects all alike.
-On a GPU each call starts with cold caches, and only when all of it is queued: in training, too,
-Python runs ahead of the device.
 """
 
 from __future__ import annotations
@@ -16,11 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 Name = TypeVar("Name")
-COPIED = 1 << 28  # bytes, more than any cache holds
-HEAD_START = 2_000_000  # clock cycles, about a millisecond
 
 
 class Quartiles(NamedTuple):
@@ -45,26 +40,6 @@ def on_cpu(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return 1000 * (time.perf_counter() - start)
-
-
-def on_gpu(call: Callable[[], object]) -> float:
-    """Return the milliseconds of one call on the device."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.empty(COPIED, dtype=torch.uint8, device="cuda").zero_()  # empties the caches
-    torch.cuda._sleep(HEAD_START)
-    begin.record()
-    call()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end))
-
-
-def copied_bytes_per_ms(repetitions: int) -> float:
-    """Return the bytes per millisecond that a copy on the GPU reads and writes."""
-    source = torch.zeros(COPIED, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    times = [on_gpu(lambda: target.copy_(source)) for _ in range(2 * repetitions)]
-    return 2 * COPIED / quartiles(times[repetitions:]).p50
 
 
 def alternate(

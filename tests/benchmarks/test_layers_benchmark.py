@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import layers
 import speed_tables
 from layers import BOTH, FORWARD, SIZES, TARGETS, layer_setups, make_calls, make_data
-from measuring import timing
 from measuring.command import Setup
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.norms import norm_spec
@@ -86,47 +84,3 @@ def test_misses():
     others = [measured(0.5, provider="compile"), measured(0.5, direction=FORWARD)]
     assert len(list(layers.misses([*others, both[1]], [setup]))) == 1
     assert list(layers.misses([measured(9.0, setup=Setup("derf"))], [Setup("derf")])) == []
-
-
-# ---- on a GPU, which the CPU replaces here ------------------------------------------------------
-
-
-class FakeEvent:
-    """The n-th to be recorded is recorded at n ms."""
-
-    clock = 0
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        FakeEvent.clock += 1
-        self.at = FakeEvent.clock
-
-    def elapsed_time(self, end):
-        return end.at - self.at
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.setattr(timing, "COPIED", 1000)
-    monkeypatch.setattr(timing.torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(timing.torch.cuda, "_sleep", lambda cycles: None)
-    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
-    for name in ("empty", "zeros"):
-        make = getattr(torch, name)
-        on_cpu = lambda *size, make=make, dtype, device: make(*size, dtype=dtype)  # noqa: E731
-        monkeypatch.setattr(timing.torch, name, on_cpu)
-
-
-def test_a_row_of_a_gpu_has_the_share_of_a_copy(gpu, monkeypatch):
-    assert timing.copied_bytes_per_ms(2) == 2000  # 2 * 1,000 bytes in a millisecond
-    monkeypatch.setattr(layers, "CUDA", "cpu")
-    args = layers.parse_args(["--providers", "fused", "plain", "--repetitions", "2"])
-    args.copied_bytes_per_ms = 4096.0
-    rows = layers.measure(Setup("rmsnorm"), 128, 8, args, "float32")
-    # torch's own RMSNorm is measured beside ours; Liger and apex, where they can be imported
-    assert [row["provider"] for row in rows][:4] == ["torch", "fused", "plain", "rmsnorm"]
-    assert {row["p50_ms"] for row in rows} == {1.0} and {row["ratio"] for row in rows} == {1.0}
-    # five tensors of 128 x 8 numbers of 4 bytes at 4,096 bytes a millisecond
-    assert {row["copy_share"] for row in rows} == {5 * 128 * 8 * 4 / 4096}

@@ -39,16 +39,16 @@ def gpu(tmp_path):
 
 def test_a_failed_part_costs_no_other_and_is_repeated(gpu):
     flags = ("--device", "cpu", "--quick")
-    result, calls = gpu(*flags, fails="benchmarks/layers.py")
+    result, calls = gpu(*flags, fails="benchmarks/gpu.py")
     assert result.returncode == 1
-    assert "    why it failed" in result.stdout and "layers: failed with status 3" in result.stdout
-    for name in ("tests", "toy", "updates", "toy-run"):
+    assert "    why it failed" in result.stdout and "speed: failed with status 3" in result.stdout
+    for name in ("tests", "toy", "toy-run"):
         assert f"{name}: passed in 0 s: all is well" in result.stdout.replace(" 1 s", " 0 s")
-    assert "benchmarks/training.py --device cpu --quick" in calls
+    assert "benchmarks/gpu.py --device cpu --quick" in calls
     result, calls = gpu(*flags)
     assert result.returncode == 0
-    assert "updates: passed before" in result.stdout and "benchmarks/training.py" not in calls
-    assert "benchmarks/layers.py --device cpu --quick" in calls
+    assert "toy-run: passed before" in result.stdout and "run toy" not in calls
+    assert "benchmarks/gpu.py --device cpu --quick" in calls
 
 
 def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_path):
@@ -65,7 +65,7 @@ def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_pat
 
 def test_without_time_nothing_begins(gpu):
     result, calls = gpu("--device", "cpu", "--quick", "--minutes", "0")
-    assert "layers: no time was left" in result.stdout and calls == ""
+    assert "speed: no time was left" in result.stdout and calls == ""
 
 
 @pytest.mark.parametrize(

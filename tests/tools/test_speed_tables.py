@@ -11,20 +11,12 @@ from speed_tables import RESULTS, speed_table
 
 CPU = {"device": "Some CPU", "vector": "AVX2", "threads": 2, "torch": "2.13.0"}
 CPU |= {"python": "3.11.7", "commit": "c0ffee1", "date": "2026-01-01"}
-GPU = {**CPU, "device": "Some GPU", "vector": "CUDA 12.8", "date": "2026-01-02"}
-CPU_LINE = (
-    "CPU: Some CPU (AVX2), 2 threads, torch 2.13.0, Python 3.11.7, commit c0ffee1, 2026-01-01."
-)
-GPU_LINE = "GPU: Some GPU (CUDA 12.8), torch 2.13.0, Python 3.11.7, commit c0ffee1, 2026-01-02."
+LINE = "Some CPU (AVX2), threads: 2, torch 2.13.0, Python 3.11.7, commit c0ffee1, 2026-01-01."
 
 
 def layer(norm, provider, ratio, channels=512, **more):
     row = {**CPU, "norm": norm, "options": "", "provider": provider, "rows": 4096}
     return {**row, "channels": channels, "direction": "forward+backward", "ratio": ratio, **more}
-
-
-def on_gpu(norm, provider, ratio, dtype="float32", share=0.5, **more):
-    return layer(norm, provider, ratio, **{**GPU, "dtype": dtype, "copy_share": share, **more})
 
 
 def update(norm, ratio, kernels="auto", peak=1.004, **more):
@@ -52,10 +44,17 @@ def cells(table, norm):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.parametrize("name", ["layers", "training"])
-def test_nothing_measured(table, name):
-    text = f"CPU: not measured; `python benchmarks/{name}.py` does it. GPU: not measured."
-    assert table(name) == text
+@pytest.mark.parametrize(
+    "name, script",
+    [
+        ("layers", "layers"),
+        ("training", "training"),
+        ("gpu_layers", "gpu"),
+        ("gpu_updates", "gpu"),
+    ],
+)
+def test_nothing_measured(table, name, script):
+    assert table(name) == f"Not measured; `python benchmarks/{script}.py` does it."
 
 
 def test_the_newest_row_of_each_kind_counts(table):
@@ -78,10 +77,9 @@ def test_the_newest_row_of_each_kind_counts(table):
     ]
     assert "2025" not in text and "99" not in text
     lines = text.split("\n")
-    other = CPU_LINE.replace("c0ffee1", "b+")
-    assert lines[-3:] == [CPU_LINE, other, "GPU: not measured."]
-    assert "at 4,096 x 512 / 4,096 x 1,024" in lines[-5]
-    assert lines[-4].endswith("takes 0.10 / 0.20.")
+    assert lines[-2:] == [LINE, LINE.replace("c0ffee1", "b+")]
+    assert "at 4,096 x 512 / 4,096 x 1,024" in lines[-4]
+    assert lines[-3].endswith("takes 0.10 / 0.20.")
     unmeasured = set(NORM_TYPES) - {"adanorm", "none", "layernorm"}
     assert all(cells(text, name)[0][2:] == ["not measured"] * 4 for name in unmeasured)
 
@@ -94,27 +92,6 @@ def test_layernorm_shows_no_figure_of_a_compiler_that_finds_nothing_to_compile(t
     ((_, _, _, compiled, plain, _),) = cells(text, "layernorm")
     assert compiled == "—" and plain.startswith("0.90")
     assert cells(text, "dyt")[0][3].startswith("0.90")
-
-
-LAYERS = [
-    on_gpu("dyt", "fused", 9.0),
-    on_gpu("dyt", "fused", 0.75, share=0.666),  # the newest counts
-    *(on_gpu("dyt", "plain", 5.0), on_gpu("dyt", "fused", 1.25, rows=8192, share=0.2)),
-    *(on_gpu("dyt", "torch", 1, dtype="float16"), on_gpu("dyt", "fused", 99, dtype="float16")),
-]
-ON_GPU = ["0.75 / 1.25", "—", "5.00 / not measured", "67% / 20%"]
-
-
-def test_layers_of_both_devices_stand_side_by_side(table):
-    rows = [layer("dyt", "fused", 0.8), layer("dyt", "fused", 0.9, options="eps=1")]
-    text = table("layers", layers=[*rows, layer("none", "plain", 0.2)], gpu=LAYERS)
-    assert cells(text, "dyt") == [
-        ["`dyt`", "", "0.80 / not measured", "—", "—", "—", *ON_GPU],
-        ["`dyt`", "`eps=1`", "0.90 / not measured", "—", "—", "—", *["not measured"] * 4],
-    ]
-    assert cells(text, "none")[0][-4:] == ["not measured"] * 4
-    assert "GPU: the same at 4,096 x 512 / 8,192 x 512, on the device, and" in text
-    assert text.splitlines()[-2:] == [CPU_LINE, GPU_LINE]
 
 
 def test_training(table):
@@ -136,25 +113,46 @@ def test_choices_of_kernels_side_by_side(table):
         ["`dyt`", "", "`off`", "0.5 (0.5 to 1.1)", missing],
         ["`dyt`", "", "`compile`", missing, "0.2 (0.2 to 1.1)"],
     ]
-    assert "derf" not in text and text.endswith(CPU_LINE)
+    assert "derf" not in text and text.endswith(LINE)
 
 
-@pytest.mark.parametrize("cpu", [True, False])
-def test_training_on_a_gpu(table, cpu):
-    files = {"training": [update("dyt", 1.0)]} if cpu else {}
-    text = table("training", gpu_training=[update("dyt", 0.95, **GPU)], **files)
-    measured = ["1.0", "1.0 to 1.1", "1.00"] if cpu else ["not measured"] * 3
-    assert cells(text, "dyt") == [["`dyt`", "", *measured, "0.9", "0.9 to 1.1", "1.00"]]
-    assert "| GPU updates/s | GPU quartiles | GPU memory |" in text
-    assert text.splitlines()[-2:] == [CPU_LINE if cpu else "CPU: not measured.", GPU_LINE]
+def test_layers_on_a_gpu(table):
+    def row(norm, provider, host, dtype="float32", rows=16384):
+        numbers = {"host_ratio": host, "device_ratio": 0.75, "kernels": 3, "copy_share": 0.666}
+        place = {"provider": provider, "dtype": dtype, "rows": rows, "channels": 1024}
+        return {**CPU, "norm": norm, "options": "", **place, **numbers}
+
+    rows = [
+        row("dyt", "fused", 9.0),
+        row("dyt", "fused", 1.5),
+        row("torch.nn.RMSNorm", "library", 2),
+    ]
+    rows += [row("dyt", "fused", 1.25, dtype="bfloat16"), row("derf", "fused", 1, rows=64)]
+    text = table("gpu_layers", gpu_layers=rows)
+    one = ["0.75", "3", "67%"]
+    assert cells(text, "dyt") == [["`dyt`", "", "`fused`", "1.50", *one, "1.25", *one]]
+    missing = ["not measured"] * 4
+    assert cells(text, "torch.nn.RMSNorm")[0][2:] == ["`library`", "2.00", *one, *missing]
+    assert "| bfloat16 host |" in text and "derf" not in text and text.endswith(LINE)
+
+
+def test_updates_on_a_gpu(table):
+    row = {**CPU, "norm": "dyt", "options": "", "optimizer": "adam_foreach", "ms": 20.0}
+    row |= {"ratio_p25": 0.9, "ratio_p50": 0.95, "ratio_p75": 1.0, "busy_ms": 5.0}
+    row |= {"kernels": 1300, "peak_mib": 2048.0}
+    old = {"kernels": None, "busy_ms": None, "peak_mib": None}
+    rows = [
+        {**row, "stock_optimizer": "adam_foreach"},
+        {**row, **old, "norm": "stock", "stock_optimizer": "adam"},
+    ]
+    text = table("gpu_updates", gpu_updates=rows)
+    ratio = ["0.95", "0.90 to 1.00"]
+    assert cells(text, "dyt") == [["`dyt`", "", "`adam_foreach`", *ratio, "1300", "25%", "2,048"]]
+    (stock,) = cells(text, "stock")
+    assert stock[2:] == ["`adam_foreach, stock adam`", *ratio, *["not measured"] * 3]
+    assert text.endswith(LINE)
 
 
 def test_a_file_of_something_else(table):
     with pytest.raises(CommandError, match=r"layers\.csv has no column options, provider"):
         table("layers", layers=[{"norm": "dyt", "ratio": "1"}])
-
-
-def test_layers_on_a_gpu_alone(table):
-    text = table("layers", gpu=LAYERS)
-    assert cells(text, "dyt") == [["`dyt`", "", *["not measured"] * 4, *ON_GPU]]
-    assert "A copy of x" not in text and "CPU: not measured." in text

@@ -116,6 +116,12 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
         check(folder)
 
 
+def test_a_loop_of_links_is_no_folder(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(CommandError, match="loop is not a folder; give the folder for --user-dir"):
+        check(tmp_path / "loop")
+
+
 def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):
     with pytest.raises(
         CommandError, match="json is also another Python package; rename the folder"

@@ -72,15 +72,15 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
         group, _, choice = override.partition("=")
         if group == "placement" and choice in PLACEMENTS:
             for_hydra.append(f"++model.norm_placement={choice}")  # some files leave it to the model
-        elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
-            for_hydra.append(override)
-        elif choice in NORM_TYPES:
-            own_norm = choice
-        else:
+        elif group == "norm" and choice not in NORM_TYPES:
             raise CommandError(
                 f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or give with "
                 "--user-dir the folder that registers it"
             )
+        elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
+            for_hydra.append(override)
+        else:
+            own_norm = choice
     config = copy.deepcopy(_compose(path, tuple(stored_overrides(for_hydra))))
     use_stored_keys(config)
     if own_norm is not None:

@@ -28,8 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from norm_lab.config.studies import read_yaml
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError
 
@@ -121,13 +120,15 @@ def _experiment(path: Path, settings: Settings) -> Experiment:
     settings = {
         key: settings[key] for key in settings if key not in ("preset", "presets", "default")
     }
-    wrong = set(settings) - {each.name for each in fields(Experiment)}
-    for changed in settings.get("recipes", {}).values():
-        wrong |= set(changed) - {each.name for each in fields(Experiment)}
-    if wrong or not {"corpus", "metric"} <= set(settings):
-        raise CommandError(
-            f"{path}: {KEY} needs corpus and metric, and must not have the key {', '.join(wrong)}"
-        )
+    known = {each.name for each in fields(Experiment)} - {"config"}
+    for changed in (settings, *settings.get("recipes", {}).values()):
+        if wrong := sorted(set(changed) - known):
+            raise CommandError(
+                f"{path}: {KEY} must not have the key {wrong[0]}; it may have "
+                f"{', '.join(sorted(known))}"
+            )
+    if lacks := sorted({"corpus", "metric"} - set(settings)):
+        raise CommandError(f"{path}: {KEY} lacks {' and '.join(lacks)}, see configs/toy.yaml")
     return Experiment(config=path, **settings)
 
 
@@ -158,7 +159,7 @@ def _files() -> dict[Path, Settings]:
 def _settings(path: Path) -> Settings:
     if not path.is_file():
         raise CommandError(f"the experiment file {path} does not exist")
-    settings = settings_in(OmegaConf.to_container(OmegaConf.load(path)))
+    settings = settings_in(read_yaml(path))
     return {"name": path.stem, **(settings or {})}
 
 

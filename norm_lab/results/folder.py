@@ -231,7 +231,7 @@ def _version(path: Path) -> tuple[int, int] | None:
     """Return a value that changes when a file is replaced; None if there is no file."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns
 

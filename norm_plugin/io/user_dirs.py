@@ -58,9 +58,9 @@ def import_folder(user_dir: Path) -> Path:
     Raises:
         ValueError: the folder does not exist, or another package has its name.
     """
-    folder = user_dir.resolve()
-    if not folder.is_dir():
+    if not user_dir.is_dir():
         raise ValueError(f"{user_dir} is not a folder; give the folder for --user-dir")
+    folder = user_dir.resolve()
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)

@@ -18,7 +18,9 @@ from made_up_results import (
     with_translations,
     write_failure,
 )
+from norm_lab.report.page import main as report
 from norm_lab.report.records import statistics_of
+from norm_lab.report.score_table import main as score_table
 from norm_lab.results import publishing
 from norm_lab.results.artifacts import STATISTICS, TRANSLATIONS, read_artifact
 from norm_lab.results.publishing import publish, publish_command
@@ -164,6 +166,38 @@ def test_a_damaged_table_is_one_line(old, new, damage, tmp_path):
     table.write_text(table.read_text().replace(old, new))
     with pytest.raises(CommandError, match=damage):
         read_results(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("runs.csv", "experiment,norm\ntoy_pre,layernorm,1,2,3\n"),
+        ("runs.csv", 'experiment,norm,seed\n"toy_pre,layernorm\n'),
+        ("failed.csv", "experiment,norm,seed\ntoy_pre,a,1\n"),
+        ("failed.csv", "a\n1,2\n"),
+        ("curves.csv", ""),
+        ("curves.csv", "a,b\n1,2\n"),
+        ("curves.csv", "a\n1,2\n3,4,5,6\n"),
+        ("curves.csv", "experiment,norm,seed,subset,epoch,updates,loss\ntoy_pre,a,1,train,1,9,x\n"),
+        ("shared.json", "[1]"),
+        ("shared.json", "7"),
+    ],
+)
+def test_a_table_edited_by_hand_is_one_line(name, text, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(), made_up(seed=2))
+    publish(folder, folder)
+    (folder / name).write_text(text)
+    with pytest.raises(CommandError, match=name):
+        read_results(folder)
+
+
+@pytest.mark.parametrize(
+    "command", [report, score_table, lambda argv: publish_command([*argv, "x"])]
+)
+def test_a_file_in_place_of_a_folder_is_one_line(command, tmp_path):
+    (tmp_path / "FILE.json").write_text("{}")
+    with pytest.raises(CommandError, match="FILE.json: the folder does not exist"):
+        command([str(tmp_path / "FILE.json")])
 
 
 def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path):

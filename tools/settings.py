@@ -6,6 +6,10 @@ the model complete it (none: the recipe has no such flag), or
     merges                merges, or types, of the subword units
     tokens, sentences     tokens or sentences per update
     sites                 the stacks that have the norm at every site
+    layers                of encoder and decoder
+    splits                sentences of the parts that the file of the corpus fixes
+    bleu                  form of the score that is compared with the papers'
+    metric                of the experiment
     average               how many checkpoints are averaged
     checkpoint            the checkpoint that is evaluated
     beam, lenpen          of the search
@@ -91,13 +95,18 @@ def compared(task: Declared) -> list[Row]:
     Raises:
         CommandError: a row differs from the paper without a reason, or agrees and has one.
     """
-    keys = {row["key"] for row in task["rows"]}
+    keys = {row["key"] for row in rows_of(task)}
     values = example_values(task["example"], keys) if "example" in task else recipe_values(task)
-    return [_row(f"{task['title']}, {row['setting']}", row, values) for row in task["rows"]]
+    return [_row(f"{task['title']}, {row['setting']}", row, values) for row in rows_of(task)]
+
+
+def rows_of(task: Declared) -> list[dict[str, Any]]:
+    """Return the rows of a task, its ``own`` before those that it may share with another."""
+    return [{"key": "", **row} for row in (*task.get("own", ()), *task["rows"])]
 
 
 def _row(name: str, row: Declared, values: Mapping[str, Any]) -> Row:
-    ours, paper = values.get(row["key"]), row.get("paper")
+    ours, paper = row.get("here", values.get(row["key"])), row.get("paper")
     expected = row.get("as", paper)
     expected = values.get(expected, expected)  # the name of another value, or a value
     agrees = paper is not None and _text(ours) == _text(expected)
@@ -146,12 +155,13 @@ def recipe_values(task: Declared) -> dict[str, Any]:
     values |= {"tokens": (args.max_tokens or 0) * batches, "config": name}
     values |= {"sentences": (args.batch_size or 0) * batches, "sites": _sites(args)}
     values |= config.get("generation", {})
+    values["layers"] = [getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")]
     for option in norm_spec(args.norm_type).options:
         if values.get(f"norm_{option.name}") is None:
             values[f"norm_{option.name}"] = option.default
     if name in experiment_metrics():
         values |= _of_experiment(task, config)
-    dotted = {row["key"] for row in task["rows"] if "." in row["key"]}
+    dotted = {row["key"] for row in rows_of(task) if "." in row["key"]}
     for key in dotted:
         study = key.removeprefix("study.")
         values[key] = default_of(key) if study == key else _of_study(task["study"], study)
@@ -175,8 +185,15 @@ def _of_experiment(task: Declared, config: Configuration) -> dict[str, Any]:
     experiment = find_experiment(str(CONFIGS / f"{task['experiment']}.yaml"), recipe=chosen)
     metric = find_metric(experiment.metric)
     values: dict[str, Any] = {"corpus": experiment.corpus, "checkpoint": metric.checkpoint}
+    values["metric"] = experiment.metric
+    corpus = importlib.import_module(experiment.corpus).CORPUS
+    parts = getattr(corpus, "raw", None)
+    sizes = getattr(parts, "sizes", None) or getattr(parts or corpus, "lines", None)
+    values["splits"] = list(sizes.values()) if isinstance(sizes, dict) else None
     if metric.checkpoint == AVERAGE:
-        corpus = importlib.import_module(experiment.corpus).CORPUS
+        case = "lower-cased" if corpus.rules.lowercase else "cased"
+        split = "compound_split" in corpus.scoring
+        values["bleu"] = f"tokenized, {case}" + ", compounds split" * split
         values["merges"] = experiment.merges or corpus.merges or list(corpus.types.values())
         values["average"] = averaging_flags(config)[1]
     return values

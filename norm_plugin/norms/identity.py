@@ -13,7 +13,7 @@ from norm_plugin.norms.base.registry import register_norm
 @register_norm(
     "none",
     formula="x",
-    paper="the ablation of Xu et al. 2019, Table 2",
+    paper="the baseline of Xu et al. 2019, Tables 1 and 2",
     released="none",
 )
 class Identity(Norm):

@@ -137,7 +137,8 @@ class PowerNorm(BatchStatisticsNorm):
         eps: added to the mean squares, inside the root
         alpha_fwd: a_f, the share of psi^2 that each forward keeps; the paper tries 0.9, 0.95 and
             0.99
-        alpha_bwd: a_b, the share of nu that each backward pass keeps
+        alpha_bwd: a_b, the share of nu that each backward pass keeps; the paper tries 0.9, 0.95
+            and 0.99
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run; variant=released
             counts forwards, and its norm after the encoder always has 1000

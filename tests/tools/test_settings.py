@@ -6,15 +6,15 @@ import pytest
 
 import settings
 from norm_plugin.io.command_line import CommandError
-from settings import SILENT, compared, declared_tasks
+from settings import AGREES, SILENT, compared, declared_tasks, rows_of
 
 TASKS = {task["title"]: task for task in declared_tasks()}
 
 
 def only(title, setting):
     """The declaration of a task with one row."""
-    (row,) = [row for row in TASKS[title]["rows"] if row["setting"] == setting]
-    return {**TASKS[title], "rows": [dict(row)]}
+    (row,) = [row for row in rows_of(TASKS[title]) if row["setting"] == setting]
+    return {**TASKS[title], "own": (), "rows": [row]}
 
 
 @pytest.mark.parametrize("title", TASKS)
@@ -53,6 +53,29 @@ def test_a_changed_example_is_found(monkeypatch):
     monkeypatch.setattr(settings.importlib.import_module("mnist"), "BATCH", 64)
     with pytest.raises(CommandError, match="the paper says 32, the recipe has 64"):
         compared(task)
+
+
+def test_a_corpus_of_other_sizes_is_found(monkeypatch):
+    task = only("AdaNorm: RT", "training, validation, test")
+    assert compared(task)[0].why == AGREES
+    corpus = settings.importlib.import_module("rt_polarity").CORPUS
+    monkeypatch.setitem(corpus.raw.sizes, "test", 1066)
+    with pytest.raises(CommandError, match="at random, the recipe has 8608, 964, 1066"):
+        compared(task)
+
+
+@pytest.mark.parametrize("title", ["AdaNorm: MNIST", "AdaNorm: dependency parsing"])
+def test_an_example_with_other_data_says_so(title):
+    data = compared(TASKS[title])[0]
+    assert data.setting in ("images", "treebank") and data.why != AGREES
+
+
+@pytest.mark.parametrize(
+    "title", [title for title in TASKS if "IWSLT14" in title or "WMT14" in title]
+)
+def test_merges_are_not_called_a_vocabulary(title):
+    (row,) = [row for row in compared(TASKS[title]) if row.setting == "vocabulary"]
+    assert row.why.startswith("merges")
 
 
 def test_a_reason_without_a_difference_is_refused():

@@ -2,7 +2,7 @@
 
 A pass over memory stores the partial sums of each of its programs. A finishing kernel adds them in
 a fixed order, so that equal inputs give bit-equal results, and computes all that is per channel.
-Running statistics stay as they are if any channel is not finite: the last of the finishing programs
+Running statistics do not change if any channel is not finite: the last of the finishing programs
 sees all channels, and updates them. Kernels of one stream run one after the other, so a pass may
 read a running statistic that the finishing kernel after it updates.
 """

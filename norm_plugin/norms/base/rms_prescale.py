@@ -1,4 +1,4 @@
-"""RMS pre-scaling, which the PowerNorm paper calls layer-scale (Shen et al. 2020, section 4).
+"""RMS pre-scaling, which the PowerNorm paper calls layer-scale (Shen et al. 2020, VII-A).
 
 It scales the input of a norm. CaiT's layer-scale is another thing: a placement of this plugin.
 

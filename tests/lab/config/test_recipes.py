@@ -37,7 +37,7 @@ PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam,
     ("iwslt14_de_en", "powernorm"): ((0.0, 0.0, 0.0), [0.0015], 8000, 1e-4, [1], "5", "1.0"),
     ("iwslt15_en_vi", "adanorm"): ((0.1, 0.0, 0.0), [0.001], 8000, 0.0, [1], "5", "1.0"),
     ("wmt14_en_de", "adanorm"): ((0.3, 0.1, 0.1), [0.001], 4000, 0.0, [1], "4", "0.6"),
-    ("wmt14_en_de", "powernorm"): ((0.3, 0.1, 0.1), [0.003], 8000, 0.0, [128], "4", "0.6"),
+    ("wmt14_en_de", "powernorm"): ((0.3, 0.0, 0.0), [0.003], 8000, 0.0, [128], "4", "0.6"),
 }
 TRANSLATION = [n for n in PRIMARY if read_configuration(n)["task"]["_name"] == "translation"]
 CHOICES = [(name, f"recipe={recipe}") for name, recipe in PAPERS]

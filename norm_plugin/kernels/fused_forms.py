@@ -62,12 +62,17 @@ class Fused:
         ops = choices.ops_for(self.choice, x)
         if ops is None:
             return None
-        upcast = x.float() if x.dtype in HALF and not ops.takes(x) else x
-        if not ops.takes(upcast):
-            return None
+        upcast = x
+        if not ops.takes(x):
+            upcast = x.float() if x.dtype in HALF else x
+            if not ops.takes(upcast):
+                return None
         rows = upcast.reshape(-1, norm.dim)
         y = self.form(norm, rows, None if valid is None else valid.reshape(-1), ops)
-        return None if y is None else y.view(x.shape).to(x.dtype)
+        if y is None:
+            return None
+        y = y.view(x.shape)
+        return y if upcast is x else y.to(x.dtype)
 
     def _in_a_graph(self, norm: Norm, x: Tensor) -> Tensor | None:
         """Compute the norm while ``torch.compile`` or ``torch.export`` traces; see

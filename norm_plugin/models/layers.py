@@ -7,7 +7,6 @@ only inside an attention: for norms of queries, keys and values, and for what pr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -110,7 +109,7 @@ class LayerNorms:
 
     def __init__(self, layer: PlannedLayer, padding_mask: Tensor | None) -> None:
         self.layer, self.padding_mask = layer, padding_mask
-        self.calls: Counter[str] = Counter()
+        self.calls: dict[str, int] = {}
 
     def __call__(self, branch: str, slot: str, x: Tensor) -> Tensor:
         """Apply the norm at ``slot`` of ``branch`` to x, (T, B, C); return x if there is none."""
@@ -121,8 +120,8 @@ class LayerNorms:
         inputs: tuple[Any, ...] = (x,)
         # Only batch statistics depend on the mask; hooks that measure norms read it, too
         if norm.training and (norm.batch_statistics or norm._forward_pre_hooks):
-            norm.call = self.calls[attribute]
-            self.calls[attribute] += 1
+            call = self.calls.get(attribute, 0)
+            vars(norm)["call"], self.calls[attribute] = call, call + 1  # no call of nn.Module
             inputs = (x, self.padding_mask, False)
         y: Tensor = norm(*inputs)
         return y

@@ -42,7 +42,8 @@ def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | Non
     """Return a gradient in the dtype and shape of its parameter; None without a parameter."""
     if gradient is None or parameter is None:
         return None
-    gradient = gradient.to(parameter.dtype)
+    if gradient.dtype is not parameter.dtype:
+        gradient = gradient.to(parameter.dtype)
     return gradient if gradient.shape == parameter.shape else gradient.view(parameter.shape)
 
 

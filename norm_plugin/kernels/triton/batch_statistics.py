@@ -572,7 +572,9 @@ def batch_norm_backward(
 
 
 def _number_or_pointer(scale: float | Tensor) -> tuple[float, Tensor | None]:
-    return (1.0, scale) if isinstance(scale, Tensor) else (float(scale), None)
+    if isinstance(scale, Tensor):
+        return 1.0, scale.to(torch.float32)
+    return float(scale), None
 
 
 def running_norm_forward(

@@ -160,7 +160,7 @@ def map_kernel(
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
     """Return memory for the rstd, (N, G), float32; None without pre-scaling."""
-    return x.new_empty((len(x), groups), dtype=torch.float32) if groups else None
+    return x.new_empty((x.size(0), groups), dtype=torch.float32) if groups else None
 
 
 def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:

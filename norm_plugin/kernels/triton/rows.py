@@ -143,7 +143,7 @@ def row_forward(
     x = aligned(x)
     tiles = tiling(x.size(1), rule.groups)
     y = torch.empty_like(x)
-    rstd = x.new_empty((len(x), rule.groups), dtype=torch.float32)
+    rstd = x.new_empty((x.size(0), rule.groups), dtype=torch.float32)
     mean = torch.empty_like(rstd) if rule.center else None
     launch_pass(
         forward_kernel,

@@ -81,22 +81,22 @@ def is_served(device: torch.device) -> bool:
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return INTERPRETED_MULTIPROCESSORS
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count
+def _most_programs(device: int, tiles: Tiling) -> int:
+    """Return how many programs along N run at once on a GPU, by its number; -1: on the CPU."""
+    multiprocessors = INTERPRETED_MULTIPROCESSORS
+    if device >= 0:
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, multiprocessors * WARPS_AT_ONCE // tiles.num_warps // tiles.num_groups)
 
 
 def num_tiles(x: Tensor, tiles: Tiling) -> int:
     """Return the number of programs along N if each takes one tile; 1 for no rows."""
-    return max(1, int(triton.cdiv(len(x), tiles.block_m)))
+    return max(1, -(-x.size(0) // tiles.block_m))
 
 
 def num_programs(x: Tensor, tiles: Tiling) -> int:
     """Return the number of programs along N that run at once, for a pass with partial sums."""
-    at_once = _multiprocessors(x.device) * WARPS_AT_ONCE // tiles.num_warps
-    return min(num_tiles(x, tiles), max(1, at_once // tiles.num_groups))
+    return min(num_tiles(x, tiles), _most_programs(x.get_device(), tiles))
 
 
 def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
@@ -106,7 +106,7 @@ def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
 
 def add_partial_sums(sums: Tensor) -> Tensor:
     """Add the partial sums of all programs, and return (kinds, C)."""
-    return sums[0] if len(sums) == 1 else sums.sum(0)
+    return sums[0] if sums.size(0) == 1 else sums.sum(0)
 
 
 kernel = triton.jit(
@@ -150,10 +150,12 @@ def launch(
         with torch.cuda.device_of(x):
             compiled = function[grid](*args, *constants, num_warps=num_warps)
         if compiled is not None and CALLS_COMPILED:  # None: the interpreter has run it
-            _COMPILED[key] = compiled
+            _COMPILED[key] = compiled.run, compiled.function, compiled.packed_metadata
         return
+    run, handle, metadata = compiled
     stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
-    compiled[grid](*args, *constants, stream=stream)
+    # As torch's own compiler launches Triton's kernels; the three are hooks of a profiler
+    run(*grid, stream, handle, metadata, None, None, None, *args, *constants)
 
 
 def aligned(x: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ def launch_pass(
         function,
         x,
         (programs, tiles.num_groups, 1),
-        (x, len(x), *args),
+        (x, x.size(0), *args),
         (tiles.num_channels, tiles.group_size, tiles.block_n, tiles.block_m, *constants),
         tiles.num_warps,
     )

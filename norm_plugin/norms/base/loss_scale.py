@@ -91,6 +91,8 @@ def observed_loss_scale() -> Tensor | None:
 
     Activation checkpointing runs passes inside a pass. They have higher ids and the same factor.
     """
+    if not _PASSES:
+        return None
     number = torch._C._current_graph_task_id()
     begun = [known for known in _PASSES if known <= number]
     running = _PASSES.get(max(begun)) if begun else None

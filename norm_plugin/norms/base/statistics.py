@@ -181,7 +181,8 @@ class BatchStatisticsNorm(AffineNorm):
             self._averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
-        self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
+        if self._saw_positions is not True:
+            self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
         return y
 
     def _forward_in_groups(

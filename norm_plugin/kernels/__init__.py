@@ -1,10 +1,10 @@
 """Fused forms of the norms: the same values, gradients and statistics in fewer passes.
 
     >>> from norm_plugin.kernels import set_kernels
-    >>> set_kernels(model, "auto")  # every norm of ours in the model computes by its fused form
-    >>> set_kernels(model, "off")   # back to plain torch
+    >>> set_kernels(model, "off")   # every norm of ours in the model computes in plain torch
+    >>> set_kernels(model, "auto")  # by its fused form where there is one, as when it was built
 
-``build_norm`` builds a norm in plain torch; ``norms/`` does not depend on this package.
+The files of the norms do not depend on this package; ``build_norm`` calls it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
     >>> y = norm(x, padding_mask=mask)  # x: (T, B, C), mask: (B, T), True at padding
     >>> y = norm(x.transpose(0, 1), mask, batch_first=True)  # x: (B, T, C), the same mask
 
-Importing this package imports torch and nothing else. The norms compute in plain torch;
-``norm_plugin.kernels.set_kernels(model, "auto")`` lets those of a model compute by faster kernels.
+Importing this package imports torch and nothing else. The norms are written in plain torch; those
+that ``build_norm`` and ``replace_norms`` build compute by the faster kernels of their device, until
+``norm_plugin.kernels.set_kernels(model, "off")``.
 
 Every module of this folder is imported here, so a new norm is a new file and nothing else.
 """

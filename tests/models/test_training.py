@@ -131,6 +131,7 @@ def test_a_new_start_keeps_statistics_and_restarts_the_warmup(
             if norm.training and not seen:
                 seen.update({key: value.clone() for key, value in norm.named_buffers()})
                 seen["in_warmup"] = norm.in_warmup
+                seen["num_updates"] = norm.updates_counted
 
         norm.register_forward_pre_hook(first_forward)
 

@@ -121,10 +121,18 @@ class NormSpec:
         return {name: known[name].parse(value) for name, value in options.items()}
 
     def build(self, dim: int, **options: Any) -> Norm:
-        """Build a norm over ``dim`` channels; raise ValueError for a wrong option."""
+        """Build a norm over ``dim`` channels; raise ValueError for a wrong option.
+
+        It computes by the kernels of its device where there are some: see
+        :func:`norm_plugin.kernels.set_kernels`.
+        """
+        # Here, since kernels depend on the norms; a build, not an import, may take their time
+        from norm_plugin.kernels import set_kernels
+
         parsed = self.parse(options)
         norm = self.cls(dim, **parsed)
         norm.built_with = {option.name: option.default for option in self.options} | parsed
+        set_kernels(norm, None)
         return norm
 
 

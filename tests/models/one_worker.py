@@ -25,9 +25,10 @@ seen, loaded = [], {}
 
 def statistics(model):
     marks = ("norm", ".placement.")
+    state = model.state_dict()  # writes the counts of updates into their buffers
     return {
-        key: value.clone()
-        for key, value in model.named_buffers()
+        key: state[key].clone()
+        for key, _ in model.named_buffers()
         if any(part in key for part in marks)
     }
 

@@ -342,7 +342,7 @@ TASKS = (
         ),
     ),
     Task(
-        "characters, tensorized Transformer, nats",
+        "characters, tensorized, nats",
         "tensorized",
         cells_of("tensorized_small", "batchnorm", "powernorm-v", "powernorm"),
     ),

@@ -19,6 +19,8 @@ from speed_tables import RESULTS as SPEEDS
 from speed_tables import training_costs
 
 BASELINE = NORMS[0]
+ONE_RATE, EXPLORED = " †", " ‡"
+"""The marks of one learning rate for all norms, and of a comparison that was not declared."""
 TRAINS = 1.1
 """A norm trains at a rate if its loss there is at most this multiple of its lowest one."""
 
@@ -45,14 +47,13 @@ def task_cell(task: Task, norm: str, results: Path) -> str:
         return ""
     effect = task.cells[norm]
     row = measured(results)[effect.key]
-    mean, notes = row["mean"], [f"n = {row['n']}"]
-    if read_study_file(study_path(effect.study)).tune is None:
-        notes.append("one rate")
-    if row["verdict"] != Verdict.UNDECIDED:
-        mean = f"**{mean}**"
-        notes += ["exploratory"] if row["family"] == EXPLORATORY else []
-        notes += [f"within {row['margin']:g}"] if row["verdict"] == Verdict.EQUIVALENT else []
-    return f"{mean}<br>{row['95 % interval']}<br>{', '.join(notes)}"
+    decided = row["verdict"] != Verdict.UNDECIDED
+    tuned = read_study_file(study_path(effect.study)).tune is not None
+    mean = f"**{row['mean']}**" if decided else row["mean"]
+    mean += "" if tuned else ONE_RATE
+    mean += EXPLORED if decided and row["family"] == EXPLORATORY else ""
+    within = f"<br>within {row['margin']:g}" if row["verdict"] == Verdict.EQUIVALENT else ""
+    return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}{within}"
 
 
 def baseline_cell(task: Task, results: Path) -> str:
@@ -64,7 +65,7 @@ def baseline_cell(task: Task, results: Path) -> str:
     study, arm = read_named(effect.study, results), with_placement(effect.baseline)
     row = compare_arms(study.runs, [(arm, arm)])[["mean", "standard_deviation", "n"]]
     mean, deviation, n = formatted(row, study.metric).iloc[0]
-    return f"{mean}<br>deviation {deviation}<br>n = {n}"
+    return f"{mean}<br>± {deviation}<br>n = {n}"
 
 
 def costs_table(root: Path) -> str:

@@ -108,7 +108,7 @@ def all_setups() -> list[Setup]:
 
 
 class Window:
-    """The time that is left, and the rows that are there.
+    """The time that is left, and the rows that exist.
 
     Args:
         args: the options of the command.
@@ -133,7 +133,7 @@ class Window:
         return Path(self.args.output) / f"gpu_{part}.csv"
 
     def has(self, part: str, **what: object) -> bool:
-        """Return whether a row of this code and device is there."""
+        """Return whether a row of this code and device exists."""
         if not self.file(part).exists():
             return False
         rows = pd.read_csv(self.file(part), dtype=str, keep_default_na=False)
@@ -373,7 +373,7 @@ def measure_layers(window: Window) -> None:
             torch._dynamo.reset()  # it keeps few graphs per function, and then runs without them
             with window.attempt(what):
                 row = measure_layer(window, setup, provider, data)
-                unit = unit or row  # torch.nn.LayerNorm comes first, also when it is there
+                unit = unit or row  # torch.nn.LayerNorm comes first, also when it is a unit
                 if row and not window.has("layers", **what):
                     ratios = {
                         f"{name}_ratio": round(row[column] / unit[column], 3)

@@ -373,7 +373,7 @@ def measure_layers(window: Window) -> None:
             torch._dynamo.reset()  # it keeps few graphs per function, and then runs without them
             with window.attempt(what):
                 row = measure_layer(window, setup, provider, data)
-                unit = unit or row  # torch.nn.LayerNorm comes first, also when it is a unit
+                unit = unit or row  # torch.nn.LayerNorm comes first, also when the file has it
                 if row and not window.has("layers", **what):
                     ratios = {
                         f"{name}_ratio": round(row[column] / unit[column], 3)

@@ -25,7 +25,7 @@ SAME_ON_GPU = {
     "layers": ("norm", "options", "provider", "dtype", "rows", "channels"),
     "updates": ("norm", "options", "optimizer", "stock_optimizer"),
 }
-"""The same in gpu_layers.csv and gpu_updates.csv."""
+"""The columns that are equal in two such rows of gpu_layers.csv and gpu_updates.csv."""
 SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
 """The columns that are equal in two rows of training.csv that measure the same thing."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")

@@ -8,60 +8,41 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_lab.metrics.flags import NAME_FLAGS, flag_of, last_values
+from norm_lab.config.extra_flags import refuse
+from norm_lab.metrics.flags import Configuration, flag_of
+from norm_lab.run.record import placement_name
 from norm_plugin.io.command_line import CommandError
 
-RUN_OPTIONS = {
-    "common.seed": "seed=N",
-    "model.norm_type": "norm=X",
-    "common.user_dir": "--user-dir DIR",
-    "checkpoint.save_dir": "--work DIR",
-}
-"""Settings that affect more than the training, and the option of the run that sets them."""
 
-
-def check_extra_flags(flags: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise CommandError for a flag after ``--`` that an option of the run or an override sets."""
-    refused = {}
-    for override in overrides:
-        group, _, key = override.lstrip("+~").partition("=")[0].rpartition(".")
-        flag = NAME_FLAGS.get(group, "") if key == "_name" else flag_of(key)
-        refused[flag] = f"{override} sets it in this run; give one of the two"
-    for key, instead in RUN_OPTIONS.items():
-        refused[flag_of(key.rpartition(".")[2])] = f"give {instead} before the --"
-    refused |= dict.fromkeys(("-h", "--help"), "see `fairseq-train --help`")
-    for argument in flags:
-        flag = argument.partition("=")[0]
-        if flag in refused:
-            raise CommandError(f"{flag} cannot come after the --: {refused[flag]}")
-
-
-def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> None:
+def check_number_averaged(config: Configuration, averaging: Sequence[str]) -> None:
     """Raise CommandError if a training saves fewer checkpoints than are averaged."""
     if not averaging:
         return
-    names = ("max_epoch", "max_update", "save_interval_updates")
-    epochs, updates, interval = last_values(flags, dict.fromkeys(names, 0))
-    kind, count = averaging
+    optimization, kind, count = config["optimization"], *averaging
     if kind == "--last-epochs":
-        end, length, checkpoints = "--max-epoch", epochs, epochs
+        name, length = "max_epoch", optimization.get("max_epoch") or 0
+        checkpoints = length
     else:
-        end, length, checkpoints = "--max-update", updates, updates // max(interval, 1)
+        name, length = "max_update", optimization.get("max_update") or 0
+        checkpoints = length // max(config["checkpoint"].get("save_interval_updates") or 0, 1)
     if length > 0 and checkpoints < int(count):
         raise CommandError(
-            f"{end} {length} saves {checkpoints} checkpoints, but {count} are averaged: train "
-            f"longer, or keep fewer by {kind.replace('last', 'keep')}"
+            f"{flag_of(name)} {length} saves {checkpoints} checkpoints, but {count} are averaged: "
+            f"train longer, or keep fewer by {kind.replace('last', 'keep')}"
         )
 
 
 @lru_cache
-def check_training(flags: tuple[str, ...]) -> None:
+def check_training(flags: tuple[str, ...]) -> str:
     """Parse the flags of ``fairseq-train`` and build each norm of the model, without data.
+
+    Returns:
+        The placement of the norms: ``pre``, or ``encoder pre, decoder post``.
 
     Raises:
         CommandError: a flag or choice is unknown, a value has the wrong type, no chosen norm has an
@@ -74,11 +55,11 @@ def check_training(flags: tuple[str, ...]) -> None:
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # hide messages about its imports
     parser = options.get_training_parser()
-    parser.error = _refuse
+    parser.error = refuse
     try:
         args = options.parse_args_and_arch(parser, ["DATA", *flags])
         convert_namespace_to_omegaconf(args)
-        _check_norms(args)
+        placement = _check_norms(args)
     except (ImportError, HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
         raise CommandError(" ".join(str(error).split())) from error
     if args.lr_scheduler == "inverse_sqrt" and not args.warmup_updates:
@@ -86,21 +67,20 @@ def check_training(flags: tuple[str, ...]) -> None:
             "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up, "
             "give --warmup-init-lr the value of --lr, or choose --lr-scheduler fixed"
         )
+    return placement
 
 
-def _refuse(message: str) -> NoReturn:
-    raise CommandError(f"fairseq-train: {message}")
-
-
-def _check_norms(args: Any) -> None:
-    """Build the norm of every site, which checks its options."""
+def _check_norms(args: Any) -> str:
+    """Build the norm of every site, which checks its options; return the placement."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     from norm_plugin.models.norm_model import NormModel
     from norm_plugin.models.settle import settle
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
-    if model is None or not issubclass(model, NormModel):
-        return  # a model of fairseq or of the user
-    for choice in settle(args, model.sides).sites:
+    if model is None or not issubclass(model, NormModel):  # a model of fairseq or of the user
+        return "pre" if getattr(args, "encoder_normalize_before", False) else "post"
+    plan = settle(args, model.sides)
+    for choice in plan.sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))
+    return placement_name(plan.placement)

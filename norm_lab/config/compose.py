@@ -13,14 +13,11 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from norm_lab.config.checks import (
-    RUN_OPTIONS,
-    check_extra_flags,
     check_number_averaged,
     check_training,
 )
@@ -28,14 +25,20 @@ from norm_lab.config.configuration import (
     check_no_code,
     differences,
     for_workers,
+    in_one_form,
     read_configuration,
     without_defaults,
 )
 from norm_lab.config.corpus import digest, prepared_data, raw_folder
 from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
-from norm_lab.config.labels import common_settings, run_label, short_label
-from norm_lab.config.renamed import stored_flags, stored_overrides
-from norm_lab.config.request import AUTO, Composed, Request
+from norm_lab.config.extra_flags import (
+    RUN_OPTIONS,
+    check_extra_flags,
+    check_given_once,
+    settings_of_flags,
+)
+from norm_lab.config.renamed import stored_overrides
+from norm_lab.config.request import Composed, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
     STUDIES,
@@ -55,12 +58,11 @@ from norm_lab.metrics.flags import (
     LOGGING,
     Configuration,
     averaging_flags,
-    flag_settings,
     training_flags,
-    without_logging,
     without_seed,
 )
 from norm_lab.paths import ROOT
+from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
 
@@ -137,10 +139,10 @@ def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> Run
 
 def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
     """Return the seeds of each arm, by its full label and by its label without shared settings."""
-    common = common_settings({spec.label: spec.changed_settings for spec in specs}.values())
+    common = common_changes({spec.label: spec.arm.changes for spec in specs}.values())
     seeds: dict[str, set[int]] = {}
     for spec in specs:
-        for arm in {spec.label, short_label(spec.label, spec.changed_settings, common)}:
+        for arm in {spec.label, spec.arm.file_name(without=common)}:
             seeds.setdefault(arm, set()).add(spec.seed)
     return seeds
 
@@ -189,7 +191,6 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         CommandError: the experiment, preset, an override or a flag is unknown, a value is wrong, no
             chosen norm has an option, or the GPUs cannot share the batch.
     """
-    request = replace(request, extra_flags=tuple(stored_flags(request.extra_flags)))
     choices, overrides = split_choices(overrides)
     experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
     metric = find_metric(experiment.metric)
@@ -202,43 +203,46 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     user_dir = request.user_dir
     import_user_dir(user_dir)
 
-    base, config = _hyperparameters(experiment, norm, request.smoke, overrides)
-    changed = {**differences(config, base), **flag_settings(request.extra_flags)}
+    code_dir = None if user_dir is None else str(user_dir)
+    check_extra_flags(request.extra_flags)
+    check_no_code(request.extra_flags, code_dir)  # before fairseq evaluates some of them
+    base, config = _hyperparameters(experiment, norm, request.smoke, overrides, request.extra_flags)
+    changed = differences(config, base)
     if pretrained is not None:
         changed["pretrained"] = digest(pretrained)
     config["common"]["seed"] = seed
     if user_dir is not None:
-        config["common"]["user_dir"] = str(user_dir)
+        config["common"]["user_dir"] = code_dir
     trained = for_workers(
         config,
         request.gpus,
-        request.extra_flags,
         elsewhere=request.elsewhere,
         scale_batch_size=request.scale_batch_size,
         srun=request.srun,
     )
+    workers = trained.get("distributed_training", {}).get("distributed_world_size", 1)
+    if workers > 1:  # another run: each worker has its own batch statistics
+        changed["distributed_training.distributed_world_size"] = workers
+        changed |= {"scale_batch_size": True} if request.scale_batch_size else {}
     if config["common"].get("log_interval") == base["common"].get("log_interval"):
         trained["common"] = {**trained["common"], **experiment.logging}
-    training = [*training_flags(trained), *request.extra_flags]
+    training = training_flags(trained)
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
-    averaging = averaging_flags(config, request.extra_flags) if metric.checkpoint == AVERAGE else []
-    evaluation = metric.flags(subword, metric.configured_flags(config, request.extra_flags))
-    check_extra_flags(request.extra_flags, stored_overrides(overrides))
-    # before fairseq parses the flags, some of which it evaluates
-    check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
-    check_number_averaged(training, averaging)
+    averaging = averaging_flags(config) if metric.checkpoint == AVERAGE else []
+    evaluation = metric.flags(subword, metric.configured_flags(config))
+    check_no_code([*training, *evaluation], code_dir)
+    check_number_averaged(config, averaging)
     plugin = user_dir or ROOT / "norm_plugin"
-    check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
+    placement = check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
     raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
     return RunSpec(
         experiment="_".join(filter(None, parts)),
-        label=run_label(norm, changed) + _workers_label(request, "--cpu" in training),
+        arm=Arm(norm, placement, changed),
         seed=seed,
-        changed_settings=changed,
         metric=metric.name,
         checkpoint=metric.checkpoint,
         evaluation=(
@@ -249,7 +253,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         item=metric.item,
         digits=metric.digits,
         training=tuple(training),
-        keyed_flags=(*training_flags(unlogged), *without_logging(request.extra_flags)),
+        keyed_flags=tuple(training_flags(unlogged)),
         averaging=tuple(averaging),
         preparation=preparation,
         data=data,
@@ -314,22 +318,14 @@ def _pretrained(checkpoint: Path | None, experiment: Experiment) -> Path | None:
     return checkpoint
 
 
-def _workers_label(request: Request, on_cpu: bool) -> str:
-    """Return the label's suffix for several workers: ``-8gpus``, ``-2workers-batch``.
-
-    Such a run is a separate one: each worker has its own batch statistics, and the batch may
-    differ.
-    """
-    if request.gpus in (AUTO, "1"):
-        return ""
-    kind = "workers" if on_cpu else "gpus"
-    return f"-{request.gpus}{kind}" + ("-batch" if request.scale_batch_size else "")
-
-
 def _hyperparameters(
-    experiment: Experiment, norm: str, smoke: bool, overrides: Sequence[str]
+    experiment: Experiment,
+    norm: str,
+    smoke: bool,
+    overrides: Sequence[str],
+    extra_flags: Sequence[str],
 ) -> tuple[Configuration, Configuration]:
-    """Return the hyperparameters of the experiment without and with the overrides."""
+    """Return the hyperparameters of the experiment without and with the overrides and flags."""
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if smoke else []
@@ -341,6 +337,11 @@ def _hyperparameters(
         for each in overrides
     ]
     config = read_configuration(str(experiment.config), [*groups, *added])
+    from_flags = settings_of_flags(extra_flags, config)
+    check_given_once(from_flags, stored_overrides(overrides))
+    for group, settings in from_flags.items():
+        config[group] = {**config.get(group, {}), **settings}
+    config = in_one_form(config, base)
     return without_defaults(base, norm), without_defaults(config, norm)
 
 

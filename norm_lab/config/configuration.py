@@ -31,14 +31,13 @@ from norm_lab.config.request import AUTO
 from norm_lab.metrics.flags import (
     LOGGING,
     Configuration,
-    Differences,
     averaging_flags,
     flag_of,
     generation_flags,
-    last_values,
     training_flags,
 )
 from norm_lab.paths import CONFIGS
+from norm_lab.run.record import Value
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
 from norm_plugin.norms import NORM_TYPES, norm_spec
@@ -119,7 +118,7 @@ def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
         raise CommandError(str(error)) from error
 
 
-def differences(config: Configuration, base: Configuration) -> Differences:
+def differences(config: Configuration, base: Configuration) -> dict[str, Value]:
     """Return the settings of ``config`` that differ from those of ``base``, by dotted name.
 
     A setting that only ``base`` has is None. It is omitted if the two name different components
@@ -144,6 +143,30 @@ def differences(config: Configuration, base: Configuration) -> Differences:
     }
 
 
+def in_one_form(config: Configuration, base: Configuration) -> Configuration:
+    """Return ``config`` with each setting in one form, so that equal settings are equal text.
+
+    A value that equals that of ``base`` is written as there; other numbers are written in their
+    shortest form, 1 for 1.0; and a single value is a list where that of ``base`` is one.
+    """
+
+    def form(value: Value, of_base: Value) -> Value:
+        if isinstance(of_base, list) and value is not None and not isinstance(value, list):
+            value = [value]
+        return of_base if value == of_base else _shortest(value)
+
+    return {
+        group: {key: form(value, base.get(group, {}).get(key)) for key, value in settings.items()}
+        for group, settings in config.items()
+    }
+
+
+def _shortest(value: Value) -> Value:
+    if isinstance(value, list):
+        return [_shortest(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def without_defaults(config: Configuration, norm: str) -> Configuration:
     """Return ``config`` with None for each option of its norm that has its default value.
 
@@ -165,7 +188,6 @@ def without_defaults(config: Configuration, norm: str) -> Configuration:
 def for_workers(
     config: Configuration,
     gpus: str,
-    extra_flags: Sequence[str] = (),
     *,
     elsewhere: bool = False,
     scale_batch_size: bool = False,
@@ -178,7 +200,6 @@ def for_workers(
 
     Args:
         gpus: a number, or AUTO for one GPU, or the CPU if there is none.
-        extra_flags: the user's flags of ``fairseq-train``, which override the configuration.
         elsewhere: the run is for another machine, so the GPUs of this one do not matter.
         scale_batch_size: multiply the batch size by the number of GPUs.
         srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
@@ -190,11 +211,11 @@ def for_workers(
     present = torch.cuda.device_count()
     config = copy.deepcopy(config)
     common = config.setdefault("common", {})
-    only_cpu = bool(common.get("cpu")) or "--cpu" in extra_flags
+    only_cpu = bool(common.get("cpu"))
     on_cpu = only_cpu or (gpus == AUTO and present == 0)
     if on_cpu:
         common["cpu"] = True
-        half = [key for key in HALF if common.get(key) or flag_of(key) in extra_flags]
+        half = [key for key in HALF if common.get(key)]
         if half and not (elsewhere and gpus == AUTO):
             raise CommandError(
                 f"{half[0]} needs a GPU, but this run is on the CPU; drop it, or give "
@@ -215,26 +236,23 @@ def for_workers(
         "distributed_world_size": count,
     }
     if count > 1 and not scale_batch_size:
-        _keep_batch(config, count, extra_flags)
+        _keep_batch(config, count)
     return config
 
 
-def _keep_batch(config: Configuration, count: int, extra_flags: Sequence[str]) -> None:
-    """Divide ``update_freq`` by the number of workers, unless the user's flags set it."""
-    if any(argument.partition("=")[0] == "--update-freq" for argument in extra_flags):
-        return
+def _keep_batch(config: Configuration, count: int) -> None:
+    """Divide ``update_freq`` by the number of workers."""
     dataset, optimization = config["dataset"], config["optimization"]
     unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
-    of_config, (freq,) = dataset[unit], optimization.get("update_freq", [1])
-    (size,) = last_values(extra_flags, {unit: of_config})
-    parts, rest = divmod(of_config * freq, size * count)
+    size, (freq,) = dataset[unit], optimization.get("update_freq", [1])
+    parts, rest = divmod(freq, count)
     if rest or not parts:
-        share, uneven = divmod(of_config * freq, count)
-        flag = flag_of(unit)
-        hint = "" if uneven or share > of_config else f" (-- {flag} {share})"
+        share, uneven = divmod(size * freq, count)
+        same = f" (dataset.{unit}={share} optimization.update_freq=[{count}])"
         raise CommandError(
-            f"{count} GPUs of {flag} {size} cannot share the batch of {of_config} x {freq}: choose "
-            f"another number of GPUs, another {flag}{hint}, or --scale-batch-size"
+            f"{count} GPUs of {flag_of(unit)} {size} cannot share the batch of {size} x {freq}: "
+            f"choose another number of GPUs, another {flag_of(unit)} and update_freq"
+            f"{'' if uneven or share > size else same}, or --scale-batch-size"
         )
     optimization["update_freq"] = [parts]
 

@@ -140,9 +140,9 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """
     end = list(argv).index("--") if "--" in argv else len(argv)
     args = parser.parse_intermixed_args(list(argv[:end]))
-    precision = [flag for flag in ("--fp16", "--bf16") if getattr(args, flag[2:])]
-    args.extra_flags = [*precision, *argv[end + 1 :]]
+    args.extra_flags = list(argv[end + 1 :])
     args.overrides = list(getattr(args, "overrides", []))
+    args.overrides += [f"++common.{key}=true" for key in ("fp16", "bf16") if getattr(args, key)]
     for flag, (key, _) in OVERRIDES.items():
         value = getattr(args, flag[2:].replace("-", "_"), None)
         args.overrides += [] if value is None else [f"{key}={value}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from norm_lab.metrics.flags import Configuration, flag_of, flag_settings
+from norm_lab.metrics.flags import Configuration, flag_of
 from norm_plugin.io.command_line import CommandError
 
 
@@ -53,30 +53,12 @@ def use_stored_keys(config: Configuration) -> None:
         raise CommandError(str(error)) from error
 
 
-def stored_flags(flags: Sequence[str]) -> list[str]:
-    """Flags of ``fairseq-train`` with the old names of those of the model.
-
-    Raises:
-        CommandError: both names of a flag are given, with different values.
-    """
-    from norm_plugin.models.flags import RENAMED  # it imports fairseq
-
-    given = {flag_of(key): value for key, value in flag_settings(flags).items()}
-    for old, new in RENAMED.items():
-        _check_one_value({flag_of(name): given.get(flag_of(name)) for name in (new, old)})
-    return _replaced(flags, {flag_of(new): flag_of(old) for old, new in RENAMED.items()})
-
-
 def shown_flags(flags: Sequence[str]) -> list[str]:
     """Flags of ``fairseq-train`` with the new names of those of the model."""
     from norm_plugin.models.flags import RENAMED  # it imports fairseq
 
-    return _replaced(flags, {flag_of(old): flag_of(new) for old, new in RENAMED.items()})
-
-
-def _replaced(flags: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    parts = [flag.partition("=") for flag in flags]
-    return ["".join((names.get(name, name), equals, value)) for name, equals, value in parts]
+    names = {flag_of(old): flag_of(new) for old, new in RENAMED.items()}
+    return [names.get(flag, flag) for flag in flags]
 
 
 def _check_one_value(given: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Request:
         experiment: the name of an experiment or a study, or the path of a YAML file.
         overrides: overrides for every run, in hydra's syntax.
         runs: the overrides of each run, in order; None: those of the experiment or the study.
-        extra_flags: flags of ``fairseq-train``, which come last.
+        extra_flags: flags of ``fairseq-train`` for every run, which override its settings.
         grid: whether there may be several runs.
         user_dir: the user's own ``--user-dir``.
         raw: the folder of the raw corpus.

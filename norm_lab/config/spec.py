@@ -7,19 +7,14 @@ that supervises runs imports only the standard library.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from norm_lab.metrics.base import AVERAGE
+from norm_lab.run.record import Arm
 
 T = TypeVar("T")
-RENAMED = {
-    "change_batch": "scale_batch_size",
-    "differs": "changed_settings",
-    "identity": "keyed_flags",
-}
-"""New names of fields, by their old names in files of jobs."""
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""
 
@@ -30,8 +25,7 @@ class RunSpec:
 
     Attributes:
         experiment: the folder of its results, such as ``multi30k_cpu``.
-        label: the norm and the settings that differ from the experiment's: ``powernorm-released``.
-        changed_settings: the settings that differ from the experiment's.
+        arm: its norm, placement, and settings that differ from the experiment's.
         metric: the name of its metric, a file of ``norm_lab/metrics/``.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         evaluation: the stage that evaluates the test set, its command, and the flags that affect
@@ -53,9 +47,8 @@ class RunSpec:
     """
 
     experiment: str
-    label: str
+    arm: Arm
     seed: int
-    changed_settings: Mapping[str, Any]
     metric: str
     checkpoint: str
     evaluation: tuple[str, str, tuple[str, ...]]
@@ -74,6 +67,11 @@ class RunSpec:
     fold: bool
     srun: bool
     tensorboard: bool
+
+    @property
+    def label(self) -> str:
+        """The name of the arm in files: ``powernorm-released``."""
+        return self.arm.file_name()
 
     @property
     def folder(self) -> Path:
@@ -132,7 +130,8 @@ class RunSpec:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
         """Return the spec from the result of :meth:`to_json`."""
-        return from_json(cls, content)
+        spec = from_json(cls, content)
+        return replace(spec, arm=Arm(**content["arm"]))
 
 
 def result_name(norm: str, seed: int) -> str:
@@ -148,14 +147,12 @@ def to_json(record: Any) -> dict[str, Any]:
 def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
     """Return a dataclass from the result of :func:`to_json`.
 
-    Lists become tuples, and fields of type Path paths. Fields may have the old names of
-    ``RENAMED``.
+    Lists become tuples, and fields of type Path paths.
     """
     paths = {field.name for field in fields(kind) if "Path" in str(field.type)}  # type: ignore[arg-type]
     values = {
         key: Path(value) if key in paths and value is not None else as_tuples(value)
-        for old, value in content.items()
-        for key in [RENAMED.get(old, old)]
+        for key, value in content.items()
     }
     return kind(**values)
 

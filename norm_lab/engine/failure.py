@@ -75,7 +75,7 @@ def write_failure(spec: RunSpec, status: Status) -> None:
         "experiment": spec.experiment,
         "norm": f"{spec.label}{spec.folded_suffix}",
         "seed": spec.seed,
-        "differs": spec.changed_settings,
+        "differs": spec.arm.changes,
         "state": status.state,
         "stage": status.stage,
         "reason": status.reason,

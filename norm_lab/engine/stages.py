@@ -129,11 +129,7 @@ def run_stages(spec: RunSpec) -> list[Stage]:
 
     named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.folded_suffix}"]
     named += ["--seed", str(spec.seed)]
-    named += (
-        ["--differs", json.dumps(spec.changed_settings, sort_keys=True)]
-        if spec.changed_settings
-        else []
-    )
+    named += ["--differs", json.dumps(spec.arm.changes, sort_keys=True)] if spec.arm.changes else []
     key = next_key(key, ("score", *named))
     command = (
         *(*PLUGIN, "result", *named, "--metric", spec.metric),

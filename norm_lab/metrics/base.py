@@ -62,12 +62,8 @@ class Metric(ABC):
     has_item_outputs: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def configured_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
-        """Return the flags of the evaluation for a configuration.
-
-        Args:
-            extra_flags: flags of ``fairseq-train`` that come after those of ``config``.
-        """
+    def configured_flags(self, config: Configuration) -> list[str]:
+        """Return the flags of the evaluation for a configuration."""
         return generation_flags(config)
 
     def flags(self, subword: str, configured: Sequence[str]) -> list[str]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
-from norm_lab.metrics.flags import Configuration, evaluation_flags, last_values
+from norm_lab.metrics.flags import Configuration, evaluation_flags, flag_of
 from norm_plugin.checkpoints.evaluate_lm import REMARK
 from norm_plugin.io.command_line import CommandError, DivergedError
 from norm_plugin.io.files import read_json, read_lines
@@ -74,7 +74,7 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin evaluate-lm"
 
-    def configured_flags(self, config: Configuration, extra_flags: Sequence[str] = ()) -> list[str]:
+    def configured_flags(self, config: Configuration) -> list[str]:
         """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does
@@ -82,11 +82,8 @@ class LanguageModelLoss(Metric):
         """
         settings = {**config["task"], **config["dataset"]}
         names = ("tokens_per_sample", "batch_size", "max_tokens")
-        trained = last_values(extra_flags, {name: settings.get(name) for name in names})
         flags = [
-            ("--" + name.replace("_", "-"), str(value))
-            for name, value in zip(names, trained)
-            if value is not None
+            (flag_of(name), str(settings[name])) for name in names if settings.get(name) is not None
         ]
         if config["task"]["_name"] == IN_SEGMENTS:
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_lab.config.labels import common_settings, norm_of_label, short_label
-from norm_lab.metrics.flags import Differences
+from norm_lab.config.labels import norm_of_label, short_label
+from norm_lab.run.record import Value, common_changes
 from norm_plugin.io.command_line import CommandError
 
 # Names of a flag and of an override. If a run has both, the flag wins, because it comes last.
@@ -39,7 +39,7 @@ def arm_names(
     labels: Mapping[str, str],
     vary: Sequence[str] = (),
     declared: Mapping[str, str] | None = None,
-) -> tuple[Differences, dict[tuple[str, str], str]]:
+) -> tuple[dict[str, Value], dict[tuple[str, str], str]]:
     """Return the settings that all arms share, and the name of each arm, by its norm and placement.
 
     The names omit these settings, and those of ``vary`` unless two arms differ only in these.
@@ -53,7 +53,7 @@ def arm_names(
         CommandError: a key of ``labels`` does not name exactly one arm.
     """
     arms = {(run["norm"], run["placement"]): run for run in runs[ARM_COLUMNS].to_dict("records")}
-    common = common_settings(run["differs"] for run in arms.values())
+    common = common_changes(run["differs"] for run in arms.values())
     short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
         vary = ()

@@ -17,9 +17,9 @@ import pandas as pd
 from norm_lab.config.labels import norm_of_label
 from norm_lab.config.studies import MINUS, PrimaryComparison, StudyFile, check_study, terms
 from norm_lab.metrics import Metric, find_metric
-from norm_lab.metrics.flags import Differences
 from norm_lab.results.provenance import short_commit
 from norm_lab.results.table import Results
+from norm_lab.run.record import Value
 from norm_lab.study.arms import (
     ARM_COLUMNS,
     PLACEMENT_KEYS,
@@ -75,7 +75,7 @@ class Study:
     curves: pd.DataFrame
     failures: pd.DataFrame
     baseline: str
-    common: Differences = field(default_factory=dict)
+    common: dict[str, Value] = field(default_factory=dict)
     primary: tuple[PrimaryComparison, ...] = ()
     vary: tuple[str, ...] = ()
     missing_seeds: tuple[int, ...] = ()
@@ -294,13 +294,13 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     return tuple(comparisons.values())
 
 
-def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differences) -> str:
+def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: dict[str, Value]) -> str:
     norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
     declared = file is not None and len(norms) != 1 and file.primary
     return terms(declared[0].baseline)[-1] if declared else DEFAULT_BASELINE
 
 
-def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:
+def _baselines(runs: pd.DataFrame, baseline: str, common: dict[str, Value]) -> set[str]:
     """Return the arms with the name or the norm ``baseline``."""
     chosen = _of_baseline(runs, baseline, common)
     arms = {run["arm"] for run in chosen}
@@ -312,7 +312,9 @@ def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[st
     return arms
 
 
-def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
+def _of_baseline(
+    runs: pd.DataFrame, baseline: str, common: dict[str, Value]
+) -> list[dict[str, Any]]:
     """Return one run of each arm that ``baseline`` may mean; names omit ``common``."""
     arms = runs.drop_duplicates("arm")[["arm", "id", *ARM_COLUMNS]].to_dict("records")
     short = {run["arm"]: label_without(run, common) for run in arms}

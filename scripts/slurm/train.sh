@@ -16,7 +16,7 @@ usage() {
 Usage: sbatch [SBATCH OPTIONS] scripts/slurm/train.sh [--cpu] EXPERIMENT [OPTIONS] [-- FLAGS]
    as: sbatch --nodes 4 scripts/slurm/train.sh run_wmt14 --recipe powernorm --fp16
    or: sbatch --nodes 2 --gpus-per-node 0 scripts/slurm/train.sh --cpu run_multi30k --preset cpu \
-            -- --max-tokens 2048
+            -- --max-tokens 2048 --update-freq 2
 
 A template: submit it from the root of the checkout, on a file system that all nodes see, after
 scripts/setup.sh. It runs scripts/EXPERIMENT.sh with its OPTIONS and the GPUs of the job. srun

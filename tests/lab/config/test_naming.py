@@ -6,13 +6,16 @@ import re
 
 import pytest
 
-from norm_lab.config.configuration import differences
-from norm_lab.config.labels import MAX_LABEL_LENGTH, run_label
-from norm_lab.metrics.flags import flag_settings
+from norm_lab.config.configuration import differences, in_one_form
+from norm_lab.run.record import MAX_LENGTH, Arm
+
+
+def name_of(changes):
+    return Arm("powernorm", "pre", changes).file_name()
 
 
 @pytest.mark.parametrize(
-    ("settings", "label"),
+    ("changes", "name"),
     [
         ({}, "powernorm"),
         ({"model.norm_variant": "released"}, "powernorm-released"),
@@ -21,43 +24,40 @@ from norm_lab.metrics.flags import flag_settings
         ({"optimization.lr": [0.001]}, "powernorm-lr-0.001"),
         ({"lr_scheduler._name": "fixed", "model.dropout": 0}, "powernorm-fixed-dropout-0"),
         ({"model.share_all_embeddings": False}, "powernorm-no-share-all-embeddings"),
-        ({"fp16": True}, "powernorm-fp16"),
+        ({"common.fp16": True}, "powernorm-fp16"),
         ({"model.norm_alpha_fwd": None}, "powernorm-default-alpha-fwd"),
     ],
 )
-def test_names_are_readable(settings, label):
-    assert run_label("powernorm", settings) == label
+def test_names_are_readable(changes, name):
+    assert name_of(changes) == name
 
 
-def test_flags_are_read_as_settings():
-    flags = ["--fp16", "--a", "1", "--b=x", "--c", "1", "2", "--a", "3", "--d", "-1"]
-    assert flag_settings(flags) == {
-        "fp16": True,
-        "a": "3",  # the last one wins
-        "b": "x",
-        "c": ["1", "2"],
-        "d": "-1",
-    }
+def test_a_name_may_omit_changes():
+    arm = Arm("powernorm", "post", {"model.norm_placement": "post", "model.dropout": 0.2})
+    assert arm.file_name(without=["model.norm_placement", "a.b"]) == "powernorm-dropout-0.2"
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        (["--a", "b c"], ["--a", "b", "c"]),
-        (["--a", "b/c"], ["--a", "b-c"]),
-        (["--a", "x" * 200 + "1"], ["--a", "x" * 200 + "2"]),
-    ],
+    [("b c", ["b", "c"]), ("b/c", "b-c"), ("x" * 200 + "1", "x" * 200 + "2")],
 )
 def test_other_settings_have_other_names(first, second):
-    labels = [run_label("rmsnorm", flag_settings(flags)) for flags in (first, second)]
-    assert labels[0] != labels[1]
-    for label in labels:
-        assert re.fullmatch(r"[\w.-]+", label) and len(label) <= MAX_LABEL_LENGTH + 7
+    names = [name_of({"model.a": value}) for value in (first, second)]
+    assert names[0] != names[1]
+    for name in names:
+        assert re.fullmatch(r"[\w.-]+", name) and len(name) <= MAX_LENGTH + 7
 
 
-def test_the_order_of_flags_does_not_matter():
-    first, second = ["--a", "1", "--b", "2"], ["--b", "2", "--a", "1"]
-    assert run_label("rmsnorm", flag_settings(first)) == run_label("rmsnorm", flag_settings(second))
+def test_the_order_of_settings_does_not_matter():
+    assert name_of({"model.a": 1, "model.b": 2}) == name_of({"model.b": 2, "model.a": 1})
+
+
+def test_equal_settings_have_one_form():
+    base = {"optimization": {"lr": [0.1], "clip_norm": 1, "max_epoch": 2}}
+    for lr, clip_norm, max_epoch in ((0.2, 1.0, 3.0), ([0.2], 1, 3)):
+        config = {"optimization": {"lr": lr, "clip_norm": clip_norm, "max_epoch": max_epoch}}
+        expected = {"optimization": {"lr": [0.2], "clip_norm": 1, "max_epoch": 3}}
+        assert repr(in_one_form(config, base)) == repr(expected)
 
 
 def test_a_setting_that_was_deleted_is_a_difference():
@@ -65,7 +65,7 @@ def test_a_setting_that_was_deleted_is_a_difference():
     config = {"optimization": {"max_epoch": 12}}
     differing = differences(config, base)
     assert differing == {"optimization.clip_norm": None}
-    assert run_label("rmsnorm", differing) == "rmsnorm-default-clip-norm"
+    assert name_of(differing) == "powernorm-default-clip-norm"
 
 
 def test_another_component_has_other_settings():

@@ -47,7 +47,7 @@ def test_the_run_is_named_after_the_content(checkpoint, tmp_path):
     other.write_bytes(b"others")
     assert spec_of("mrpc", "--pretrained", other).folder != plan.folder
     assert spec_of("mrpc", "--pretrained", other).data == plan.data
-    assert list(plan.changed_settings) == ["pretrained"]
+    assert list(plan.arm.changes) == ["pretrained"]
 
 
 def test_a_recipe_that_names_no_placement_takes_one():

@@ -296,10 +296,10 @@ def test_a_smoke_run_of_a_language_model_is_small(name, choices):
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
     assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
-    config = read_configuration("iwslt14_de_en")
-    assert averaging_flags(config, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
-    argv = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
-    assert averaging_flags(config, argv) == ["--last-updates", "4"]
+    checkpoint = {"keep_last_epochs": 3, "keep_interval_updates": -1}
+    assert averaging_flags({"checkpoint": checkpoint}) == ["--last-epochs", "3"]
+    checkpoint["keep_interval_updates"] = 4
+    assert averaging_flags({"checkpoint": checkpoint}) == ["--last-updates", "4"]
     with pytest.raises(CommandError, match=r"set checkpoint\.keep_last_epochs"):
         averaging_flags({"checkpoint": {}})
 
@@ -348,11 +348,14 @@ def test_a_wrong_flag_of_the_training_is_refused(norm, argv, message):
 
 
 def test_too_few_updates_for_what_is_averaged():
-    flags = ["--max-update", "60", "--save-interval-updates", "13"]
-    check_number_averaged(flags, ["--last-updates", "4"])
+    config = {
+        "optimization": {"max_update": 60},
+        "checkpoint": {"save_interval_updates": 13},
+    }
+    check_number_averaged(config, ["--last-updates", "4"])
     with pytest.raises(CommandError, match="saves 4 checkpoints, but 5 are averaged"):
-        check_number_averaged(flags, ["--last-updates", "5"])
-    check_number_averaged([], ["--last-epochs", "10"])  # it ends by itself
+        check_number_averaged(config, ["--last-updates", "5"])
+    check_number_averaged(config, ["--last-epochs", "10"])  # it ends by itself
 
 
 OWN_NORM = '''

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fake_runs import composed
+from fake_runs import composed, value
 from norm_lab.config import compose
 from norm_lab.config.request import Request
 from norm_lab.config.studies import (
@@ -17,7 +17,6 @@ from norm_lab.config.studies import (
     read_study_file,
 )
 from norm_lab.metrics import find_metric
-from norm_lab.metrics.flags import flag_settings
 from norm_plugin.io.command_line import CommandError
 
 SEEDS = {"layernorm": {1, 2}, "adanorm": {1, 2}, "dyt": {3}}
@@ -185,9 +184,9 @@ def test_every_study_can_be_read(path):
 
 def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
     """Xiong et al. 2020: section 3.2, its T = 1 among them, and the fixed rate of section H."""
-    monkeypatch.setattr(compose, "check_training", lambda flags: None)
-    runs = [flag_settings(run.training) for run in composed("warmup").runs]
-    keys = ("norm-placement", "lr", "lr-scheduler", "warmup-updates", "warmup-init-lr")
+    monkeypatch.setattr(compose, "check_training", lambda flags: "")
+    runs = [run.training for run in composed("warmup").runs]
+    flags = ("--norm-placement", "--lr", "--lr-scheduler", "--warmup-updates", "--warmup-init-lr")
     inverse = [
         (placement, lr, "inverse_sqrt", updates, start)
         for placement in ("post", "pre")
@@ -195,5 +194,6 @@ def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
         for updates, start in (("1000", "1e-07"), ("1000", lr), ("1", "1e-07"))
     ]
     fixed = ("post", "0.0001", "fixed", "0", None)
-    assert {tuple(run.get(key) for key in keys) for run in runs} == {*inverse, fixed}
+    chosen = {tuple(value(run, flag) if flag in run else None for flag in flags) for run in runs}
+    assert chosen == {*inverse, fixed}
     assert len(runs) == len(inverse) + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ from forked import ROOT, WARM_PYTHON
 
 from fake_runs import spec_of
 from norm_lab.config.request import Request
-from norm_lab.config.spec import RENAMED
 from norm_lab.engine.jobs import Job
 
 HEAVY = ("torch", "fairseq", "hydra", "omegaconf", "numpy", "pandas")
@@ -45,18 +43,6 @@ def test_a_study_supervises_its_runs_without_torch(tmp_path):
     """It reads the trials with pandas."""
     modules = imported("study", "toy_tuned", "--work", tmp_path, "--dry-run")
     assert not {"torch", "fairseq", "hydra"} & {*modules}
-
-
-def test_a_file_of_a_job_that_an_older_version_wrote_is_read(tmp_path):
-    job = Job(Request("toy", work=tmp_path), spec_of("toy", "seed=2", "--work", tmp_path))
-    job.write(tmp_path / "0.json")
-    content = json.loads((tmp_path / "0.json").read_text())
-    old_names = {new: old for old, new in RENAMED.items()}
-    assert old_names.keys() <= content["spec"].keys() | content["request"].keys()
-    for part, values in content.items():
-        content[part] = {old_names.get(key, key): value for key, value in values.items()}
-    (tmp_path / "0.json").write_text(json.dumps(content))
-    assert Job.read(tmp_path / "0.json") == job
 
 
 def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):

@@ -1,0 +1,1 @@
+"""A run, and the records of it."""

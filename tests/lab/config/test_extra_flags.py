@@ -1,0 +1,52 @@
+"""A setting is the same run, whether it is given as an override or as a flag after ``--``."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_runs import spec_of
+from norm_lab.engine.stages import run_stages
+from norm_plugin.io.command_line import CommandError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "flags", "changes"),
+    [
+        ("optimization.lr=[0.001]", "--lr 0.001", {"optimization.lr": [0.001]}),
+        ("optimization.lr=0.001", "--lr=1e-3", {"optimization.lr": [0.001]}),
+        ("placement=post", "--norm-placement post", {"model.norm_placement": "post"}),
+        ("norm_alpha_fwd=0.95", "--norm-alpha-fwd .95", {"model.norm_alpha_fwd": 0.95}),
+        ("optimization.clip_norm=2.0", "--clip-norm 2", {"optimization.clip_norm": 2}),
+        ("+task.left_pad_source=false", "--left-pad-source", {"task.left_pad_source": False}),
+        ("optimization.max_epoch=3", "--max-epoch 4 --max-epoch 3", {"optimization.max_epoch": 3}),
+        ("++common.amp=true", "--amp", {"common.amp": True}),
+        ("+optimizer.weight_decay=0.1", "--weight-decay 0.1", {"optimizer.weight_decay": 0.1}),
+    ],
+)
+def test_an_override_and_a_flag_are_the_same_run(overrides, flags, changes):
+    run = ("toy", "norm=powernorm")
+    by_override = spec_of(*run, *overrides.split())
+    by_flag = spec_of(*run, "--", *flags.split())
+    assert by_override == by_flag
+    assert run_stages(by_override) == run_stages(by_flag)
+    assert dict(by_flag.arm.changes) == changes
+
+
+def test_a_flag_with_the_value_of_the_recipe_changes_nothing():
+    run = spec_of("toy")
+    place = run.training.index("--max-epoch")
+    assert spec_of("toy", "--", *run.training[place : place + 2]) == run
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "2"], "--seed cannot come after the --: give seed=N before the --"),
+        (["--norm-type=none"], "--norm-type cannot come after the --"),
+        (["--no-such-flag"], "fairseq-train: unrecognized arguments: --no-such-flag"),
+        (["--max-epoch", "x"], "fairseq-train: argument --max-epoch: invalid int value: 'x'"),
+    ],
+)
+def test_a_wrong_flag_is_refused(flags, message):
+    with pytest.raises(CommandError, match=message):
+        spec_of("toy", "--", *flags)

@@ -303,7 +303,10 @@ def of_largest(evidence: Declared, results: Path) -> Measured:
             last = values[values["update"] == values["update"].max()]
             by_norm.append(list(last[f"{evidence['value']}_1"]))
     limit, seeds, texts = evidence["at_most"], len(by_norm), []
-    parts = {"at the first norm": [norms[0] for norms in by_norm], "at all": map(max, by_norm)}
+    parts = {
+        "at the first norm": [norms[0] for norms in by_norm],
+        "at all norms": map(max, by_norm),
+    }
     for part, values in parts.items():
         largest = list(values)
         within = sum(value <= limit for value in largest)

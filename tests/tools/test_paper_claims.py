@@ -213,7 +213,10 @@ def test_the_largest_channel_at_the_end_of_training():
     cells = measured(the_test("powernorm", "largest", folder="multi30k_powernorm"), RESULTS)
     first, every = cells.text.split("; ")
     assert first == "0.84 to 1.01 at the first norm, at most 1 in 16 of 17 seeds"
-    assert every == "1.40 to 1.84 at all, at most 1 in 0 of 17 seeds" and cells.outcome == OPPOSITE
+    assert (
+        every == "1.40 to 1.84 at all norms, at most 1 in 0 of 17 seeds"
+        and cells.outcome == OPPOSITE
+    )
 
 
 def test_statements_of_the_theory_are_counted(tmp_path):

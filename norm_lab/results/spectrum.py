@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from norm_plugin.checkpoints.files import State, load_checkpoint
+from norm_plugin.checkpoints.files import State, content_errors, load_checkpoint
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.resuming import settings_of
 
@@ -54,9 +54,12 @@ def read_spectra(path: Path) -> list[Spectrum]:
     """Return the spectrum of each distinct embedding of a checkpoint.
 
     Raises:
-        CommandError: it cannot be read, has no embedding, or one that is zero or not finite.
+        CommandError: it cannot be read, has no embedding, or one that is zero, not finite, or not a
+            matrix.
     """
-    spectra = spectra_of(load_checkpoint(path), path)
+    state = load_checkpoint(path)
+    with content_errors(path):
+        spectra = spectra_of(state, path)
     if not spectra:
         raise CommandError(f"{path} has no entry that ends in {EMBEDDING}")
     return spectra
@@ -89,6 +92,8 @@ def norm_of(state: State) -> str:
 def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the singular values of a (words, channels) matrix in float64, in falling order."""
     matrix = weight.double().numpy()
+    if matrix.ndim != 2:
+        raise CommandError(f"the embedding of the {where} has shape {matrix.shape}, not two sizes")
     if not (np.isfinite(matrix).all() and matrix.any()):
         raise CommandError(f"the embedding of the {where} is zero or not finite")
     return np.linalg.svd(matrix, compute_uv=False)

@@ -48,6 +48,8 @@ from norm_plugin.io.user_dirs import add_user_dir, check_user_dir, import_user_d
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 from norm_plugin.models.settle import settle
 
+KEPT_BY = {"epoch": "--keep-last-epochs", "update": "--keep-interval-updates"}
+"""fairseq's flags for the number of checkpoints of a kind that a run keeps."""
 MODES = ("average", "last", "reestimate")
 """The values of --running-stats, explained above."""
 
@@ -241,7 +243,7 @@ def select_checkpoints(
         bound += f" with the suffix {suffix}" if suffix else ""
         raise CommandError(
             f"{count} {kind} checkpoints are needed, but {len(numbered)} are in {folder}{bound}; "
-            "train longer, keep more (fairseq's --keep-... flags) or give a smaller number"
+            f"train longer, keep more (fairseq's {KEPT_BY[kind]}) or give a smaller number"
         )
     return [path for _, path in reversed(numbered[:count])]
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
-from norm_plugin.checkpoints.files import State
+from norm_plugin.checkpoints.files import State, content_errors
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import check_user_dir
-from norm_plugin.models.stored_settings import UnsafeSettingError
 
 
 def build_model(
@@ -24,23 +23,20 @@ def build_model(
 
     Raises:
         CommandError: the data is missing or does not fit the model; a setting would run as
-            code; the checkpoint's user dir was not imported.
-            code; the checkpoint's user dir was not imported.
+            code; the checkpoint's user dir was not imported; the checkpoint is damaged.
     """
     from fairseq import checkpoint_utils
 
     import norm_plugin.models  # noqa: F401  registers the models that the checkpoint names
 
     overrides = {} if data is None else {"data": str(data)}
-    try:
+    with content_errors(checkpoint):
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
-    except UnsafeSettingError as error:
-        raise CommandError(str(error)) from error
-    if state.get("cfg") is None:
-        raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
-    check_user_dir(state, checkpoint)
-    folder = state["cfg"].task.data
-    check_data(folder, checkpoint, given=data is not None)
+        if state.get("cfg") is None:
+            raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
+        check_user_dir(state, checkpoint)
+        folder = state["cfg"].task.data
+        check_data(folder, checkpoint, given=data is not None)
     if weights is not None:
         state["model"] = dict(weights)  # fairseq renames old entries in place
     with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):

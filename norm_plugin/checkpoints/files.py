@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import pickle
 import re
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +47,8 @@ UNREADABLE = (
 # Buffers of fairseq's adaptive input and softmax that only carry a dtype and a device. Their one
 # value is uninitialized memory, for example NaN, and is never read.
 UNREAD = "_float_tensor"
+SETTINGS = (argparse.Namespace, dict, type(None))
+OF_ANY_TYPE = "_extra_state"  # the name of what a module's get_extra_state() returned
 PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 
@@ -65,24 +70,64 @@ def load_checkpoint(path: Path) -> State:
             _check_archive(stream)
         except UNREADABLE as error:
             raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
-        try:
-            with safe_loading(path):
-                state = torch.load(stream, map_location="cpu", weights_only=True)
-        except RefusedContentError as error:
-            raise CommandError(f"checkpoint {error}") from error
-        except UNREADABLE as error:
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            raise CommandError(
-                f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
-            ) from error
+        with content_errors(path), safe_loading(path):
+            state = torch.load(stream, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CommandError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
-    try:
+    with content_errors(path):
+        _check_types(state)
         check_settings(state.get("cfg"), path)
         check_settings(state.get("args"), path)
+    return state
+
+
+@contextlib.contextmanager
+def content_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of code that reads the content of a checkpoint into a CommandError."""
+    try:
+        yield
+    except RefusedContentError as error:
+        raise CommandError(f"checkpoint {error}") from error
     except UnsafeSettingError as error:
         raise CommandError(str(error)) from error
-    return state
+    except UNREADABLE as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise CommandError(
+            f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
+        ) from error
+
+
+def _check_types(state: State) -> None:
+    """Raise TypeError unless the entries that commands use have the types that fairseq stores."""
+    cfg, history = state.get("cfg"), state.get("optimizer_history")
+    expected: list[tuple[str, Any, Any]] = [
+        ("args", state.get("args"), SETTINGS),
+        ("cfg", cfg, (dict, type(None))),
+        ("cfg.common", cfg.get("common") if isinstance(cfg, dict) else None, (dict, type(None))),
+        ("cfg.model", cfg.get("model") if isinstance(cfg, dict) else None, SETTINGS),
+        ("extra_state", state.get("extra_state", {}), dict),
+        ("optimizer_history", history, (list, type(None))),
+    ]
+    for entry in history if isinstance(history, list) else ():
+        expected.append(("optimizer_history", entry, dict))
+        if isinstance(entry, dict):
+            expected.append(("num_updates", entry.get("num_updates", 0), int))
+    for name, value in state["model"].items():
+        expected.append(("the name of a weight", name, str))
+        if not str(name).endswith(OF_ANY_TYPE):
+            expected.append((f"model.{name}", value, torch.Tensor))
+    for what, value, kinds in expected:
+        if not isinstance(value, kinds):
+            raise TypeError(f"{what} is of type {type(value).__name__}")
+        if isinstance(value, torch.Tensor) and not _is_plain(value):
+            raise TypeError(f"{what} is {value.layout}, {value.dtype}, on {value.device}")
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has values of at least half precision that can be averaged."""
+    eighth = tensor.is_floating_point() and tensor.element_size() == 1
+    held = tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_quantized)
+    return held and not eighth
 
 
 def _check_archive(stream: BinaryIO) -> None:

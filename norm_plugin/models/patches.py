@@ -147,7 +147,7 @@ def around_build_model(
 ) -> nn.Module:
     """A model of fairseq must not be trained with settings of norms in YAML: it would ignore
     them, and the run would store them."""
-    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     model = models.ARCH_MODEL_REGISTRY.get(name) or models.MODEL_REGISTRY.get(name)
     if not from_checkpoint and model is not None and model.__module__.startswith("fairseq."):
         given = vars(cfg) if isinstance(cfg, argparse.Namespace) else cfg

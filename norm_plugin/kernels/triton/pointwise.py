@@ -165,5 +165,6 @@ def pointwise_backward(
     dx, sums = torch.empty_like(x), empty_partial_sums(x, programs, 4)
     args = (dy, dx, slope, shift, weight, sums)
     launch_pass(backward_kernel, x, tiles, programs, *args, constants=(_is_erf(function),))
-    dweight, dbias, dslope, dshift = add_partial_sums(sums)
-    return dx, dslope.sum(0, True), dshift.sum(0, True), dweight, dbias
+    total = add_partial_sums(sums)
+    dslope, dshift = total[2:].sum(1, keepdim=True)
+    return dx, dslope, dshift, total[0], total[1]

@@ -104,15 +104,6 @@ def training_table(path: Path) -> str:
     return "\n".join([table, "", TRAINING_CAPTION, *_origins(rows)])
 
 
-def training_costs(path: Path) -> pd.DataFrame:
-    """Return the columns ``updates/s`` and ``memory`` of :func:`training_table` for one device.
-
-    The index has the norm and its options; a ratio that was not measured is empty.
-    """
-    costs = _of_training(_fused(_training_rows(path)), NORM)
-    return costs.replace(MISSING, "")
-
-
 def kernels_table(path: Path) -> str:
     """Return updates/s for each choice of kernels and model, of norms measured with all."""
     measured = _training_rows(path)
@@ -212,6 +203,25 @@ def gpu_updates_table(path: Path) -> str:
     index = pd.MultiIndex.from_tuples(texts, names=[*NORM, "optimizer"])
     table = _table(pd.DataFrame(texts.values(), index), list(texts))
     return "\n".join([table, "", GPU_UPDATES_CAPTION, *_origins(rows)])
+
+
+def training_costs(root: Path) -> dict[str, dict[str, str]]:
+    """Return updates/s and memory of each norm with its default options, on a CPU and on a GPU.
+
+    They are those of :func:`training_table` and of :func:`gpu_updates_table` with one optimizer.
+    """
+    on_cpu = _of_training(_fused(_training_rows(root / RESULTS / "training.csv")), NORM)
+    cpu = on_cpu.xs("", level="options").replace(MISSING, "")
+    more = ("ratio_p50", "peak_mib")
+    rows = read_rows(root / RESULTS / "gpu_updates.csv", SAME_ON_GPU["updates"], more)
+    same = (rows["optimizer"] == "adam") & (rows["stock_optimizer"] == "adam")
+    gpu = rows[same & (rows["options"] == "")].set_index("norm")
+    return {
+        "updates/s, CPU": dict(cpu["updates/s"]),
+        "updates/s, GPU": dict(gpu["ratio_p50"].map("{:.2f}".format)),
+        "memory, CPU": dict(cpu["memory"]),
+        "memory, GPU": dict(gpu["peak_mib"].dropna().map("{:,.0f} MiB".format)),
+    }
 
 
 def _measured(value: float, form: str) -> str:

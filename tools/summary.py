@@ -15,7 +15,6 @@ from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
 from questions import CLAIMS, NORMS, RATES, TASKS, Task, with_placement
-from speed_tables import RESULTS as SPEEDS
 from speed_tables import training_costs
 
 BASELINE = NORMS[0]
@@ -74,14 +73,8 @@ def costs_table(root: Path) -> str:
     for task, study in RATES.items():
         rates = highest_rates(study, root / "results")
         table[f"highest rate, {task}"] = [rates.get(norm, "") for norm in NORMS]
-    costs = {
-        device: training_costs(root / SPEEDS / file)
-        for device, file in (("CPU", "training.csv"), ("GPU", "gpu_training.csv"))
-    }
-    for title in ("updates/s", "memory"):
-        for device, cost in costs.items():
-            cells = {norm: text for (norm, options), text in cost[title].items() if not options}
-            table[f"{title}, {device}"] = [cells.get(norm, "") for norm in NORMS]
+    for title, cells in training_costs(root).items():
+        table[title] = [cells.get(norm, "") for norm in NORMS]
     return markdown(pd.DataFrame(table))
 
 

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Try replace_norms on the text models of transformers, and keep the outcomes for docs/examples.md.
+
+    python tools/replaced_models.py           all of them, in about 20 minutes
+    python tools/replaced_models.py bert t5   print the outcomes of a few
+
+A model is small and has random weights: nothing is downloaded. Without names, the outcomes are
+written to results/examples/transformers.json. `python tools/docs.py` makes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from norm_lab.report.text import markdown
+from norm_lab.results.provenance import git_state, versions
+from norm_plugin.io.command_line import run_command
+from norm_plugin.io.files import read_json, write_text
+from norm_plugin.norms import replace_norms
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = Path("results") / "examples" / "transformers.json"
+MOST_PARAMETERS = 30_000_000
+SMALL = {
+    32: "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim word_embed_proj_dim",
+    2: "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers "
+    "num_encoder_layers num_decoder_layers num_key_value_heads num_experts_per_tok",
+    4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
+    "decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads "
+    "num_experts n_routed_experts num_local_experts",
+    8: "head_dim d_kv d_head rotary_dim",
+    16: "moe_intermediate_size shared_expert_intermediate_size",
+    48: "intermediate_size d_ff d_inner ffn_dim n_inner encoder_ffn_dim decoder_ffn_dim "
+    "hidden_dim ffn_hidden_size",
+    64: "n_positions max_position_embeddings",
+    100: "vocab_size",
+    0: "pad_token_id",
+}
+"""Small values of the attributes of a configuration; a model gets those that it has."""
+CHANGES: tuple[dict[str, int | None], ...] = (
+    {},
+    {"head_dim": None, "rotary_dim": None},
+    {"head_dim": None, "rotary_dim": None, "num_key_value_heads": 4},
+    {"num_hidden_layers": 4},
+    {"num_hidden_layers": 4, "head_dim": None},
+    {"num_hidden_layers": 8, "head_dim": None},
+    {"num_hidden_layers": None},
+)
+"""Changes of these, tried in turn until a model trains; None leaves an attribute as it is."""
+OTHER_INPUTS = {"pixel_values", "pixel_values_videos", "input_features", "input_values", "bbox"}
+ITSELF = "itself"
+NORMS = ("dyt", "batchnorm", "powernorm", "mabn", "regularized-batchnorm")
+"""A norm of each family."""
+TRIALS = (ITSELF, *NORMS)
+"""What the norms are replaced by."""
+DONE, NO_MODEL = "done", "no model"
+Outcomes = dict[str, dict[str, str]]
+"""For each architecture and trial ``DONE``, or why it was refused, or the error."""
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+
+class NoModelError(ValueError):
+    """No small configuration of an architecture gives a model that trains on tokens alone."""
+
+
+def architectures() -> list[str]:
+    """Return the names of the architectures of transformers that take tokens and nothing else."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    names = []
+    for name, config in CONFIG_MAPPING.items():
+        try:
+            model: Any = MODEL_MAPPING[config]
+            forward = (model[0] if isinstance(model, tuple) else model).forward
+        except (KeyError, ImportError, ValueError):  # no model, or one that needs another library
+            continue
+        taken = set(inspect.signature(forward).parameters)
+        if "input_ids" in taken and not taken & OTHER_INPUTS:
+            names.append(name)
+    return names
+
+
+def new_model(name: str) -> Any:
+    """Return a small model of architecture ``name``, with random weights, in evaluation mode.
+
+    Raises:
+        NoModelError: no change of the small configuration gives one that trains on tokens alone.
+    """
+    errors = []
+    for change in CHANGES:
+        try:
+            model = _build(name, change).eval()
+            _gradients(copy.deepcopy(model))
+        except Exception as error:  # noqa: BLE001 -- an architecture raises what it likes
+            errors.append(_one_line(error))
+        else:
+            return model
+    raise NoModelError(errors[0])
+
+
+def _build(name: str, change: dict[str, int | None]) -> Any:
+    from transformers import AutoModel
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config_class: Any = CONFIG_MAPPING[name]
+    default = config_class()
+    values = {key: value for value, keys in SMALL.items() for key in keys.split()} | change
+    given = {key: value for key, value in values.items() if value is not None}
+    config = config_class(**{key: given[key] for key in given if hasattr(default, key)})
+    with torch.device("meta"):
+        size = sum(each.numel() for each in AutoModel.from_config(config).parameters())
+    if size > MOST_PARAMETERS:
+        raise ValueError(f"it has {size} parameters in a small configuration")
+    torch.manual_seed(1)
+    return AutoModel.from_config(config)
+
+
+def new_batch(model: nn.Module) -> dict[str, Tensor]:
+    """Return tokens (3, 12) and a mask with padding at the end of one sequence."""
+    tokens = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(3))
+    mask = torch.ones(3, 12, dtype=torch.int64)
+    mask[1, 8:] = 0
+    batch = {"input_ids": tokens, "attention_mask": mask, "decoder_input_ids": tokens}
+    taken = inspect.signature(model.forward).parameters
+    return {name: value for name, value in batch.items() if name in taken}
+
+
+# ---- trials ----------------------------------------------------------------------------------
+
+
+def try_all(names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each architecture with its outcomes; ``NO_MODEL`` has the reason if it has no model."""
+    for name in names:
+        try:
+            model = new_model(name)
+        except NoModelError as error:
+            yield name, {NO_MODEL: str(error)}
+        else:
+            yield name, try_model(model)
+
+
+def try_model(stock: Any, norms: Sequence[str] = NORMS) -> dict[str, str]:
+    """Return the outcomes of the trials with copies of ``stock``: its own norms, and ``norms``."""
+    return {
+        ITSELF: _outcome(partial(_compare, stock), copy.deepcopy(stock)),
+        **{name: _outcome(partial(_train, name), copy.deepcopy(stock)) for name in norms},
+    }
+
+
+def _outcome(trial: Callable[[Any], None], model: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a norm shows a causal model its future
+        try:
+            trial(model)
+        except Exception as error:  # noqa: BLE001 -- an outcome that the table counts
+            refused = "refused" if _is_refusal(error) else "failed"
+            return f"{refused}: {_one_line(error)}"
+    return DONE
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether ``replace_norms`` raised the error, and not the model after it."""
+    trace, names = error.__traceback__, []
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return isinstance(error, ValueError) and "replace_norms" in names
+
+
+def _one_line(error: Exception) -> str:
+    name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{name}{' '.join(str(error).split())}"[:400]
+
+
+def _compare(stock: Any, model: Any) -> None:
+    """Raise AssertionError unless ``model`` computes the same with its norms replaced by equals."""
+    for name, paths in _norms_by_kind(model).items():
+        replace_norms(model, name, mask=None, only=paths)
+    batch = new_batch(model)
+    outputs = []
+    with torch.no_grad():
+        for each in (stock, model):
+            _seed()
+            outputs.append(list(_tensors(each(**batch))))
+    for expected, actual in zip(*outputs):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def _norms_by_kind(model: nn.Module) -> dict[str, list[str]]:
+    """Return the paths of the norms that are layernorm, and of those that are rmsnorm."""
+    kinds: dict[str, list[str]] = {}
+    for replaced in replace_norms(copy.deepcopy(model), "rmsnorm", mask=None):
+        old = model.get_submodule(replaced.path)
+        x = torch.randn(2, 3, replaced.norm.dim)
+        with torch.no_grad():
+            is_shifted = torch.allclose(old(x), old(x + 1), atol=1e-3)
+        kinds.setdefault("layernorm" if is_shifted else "rmsnorm", []).append(replaced.path)
+    return kinds
+
+
+def _train(name: str, model: Any) -> None:
+    """Raise an error unless ``model`` trains with norm ``name``, also with recomputed forwards."""
+    stacks = [model]
+    if "decoder_input_ids" in new_batch(model):
+        stacks = [model.get_encoder(), model.get_decoder()]  # each has its own mask
+    for stack in stacks:
+        replace_norms(stack, name)
+    models = [model]
+    if any(hasattr(module, "gradient_checkpointing") for module in model.modules()):
+        models.append(copy.deepcopy(model))
+        models[1].gradient_checkpointing_enable({"use_reentrant": False})
+    gradients = [_gradients(each) for each in models]
+    for wanted, actual in zip(gradients[0], gradients[-1]):
+        assert wanted.isfinite().all()
+        torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-4)
+
+
+def _gradients(model: Any) -> list[Tensor]:
+    _seed()
+    outputs = [each for each in _tensors(model.train()(**new_batch(model))) if each.requires_grad]
+    torch.stack([output.square().mean() for output in outputs]).sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _seed() -> None:
+    """Seed what models draw from: torch for dropout, numpy for layers that are left out."""
+    torch.manual_seed(5)
+    np.random.seed(5)
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the floating-point tensors of an output of a model."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, (dict, list, tuple)):
+        for value in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(value)
+
+
+# ---- tables ----------------------------------------------------------------------------------
+
+
+def models_table(root: Path) -> str:
+    """Return Markdown: on how many models each trial was done, and why others were refused."""
+    result = read_json(root / RESULT)
+    outcomes: Outcomes = result["outcomes"]
+    tried = {name: each for name, each in outcomes.items() if NO_MODEL not in each}
+    counts = [_counts(trial, [each[trial] for each in tried.values()]) for trial in TRIALS]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    commit = result["git"]["commit"][:7] + "+" * result["git"]["dirty"]
+    return "\n".join(
+        [
+            markdown(pd.DataFrame(counts), ["---", *["---:"] * 4]),
+            "",
+            markdown(pd.DataFrame(_refusals(tried))),
+            "",
+            f"`python tools/replaced_models.py`, {versions}, commit {commit}. Of {len(outcomes)} "
+            f"architectures that take tokens alone, {len(outcomes) - len(tried)} gave no small "
+            "model that trains.",
+        ]
+    )
+
+
+def _counts(trial: str, outcomes: list[str]) -> dict[str, object]:
+    kinds = [outcome.partition(":")[0] for outcome in outcomes]
+    return {
+        "replaced by": "the same norm" if trial == ITSELF else f"`{trial}`",
+        "models": len(kinds),
+        "equal or trained": kinds.count(DONE),
+        "refused": kinds.count("refused"),
+        "failed": kinds.count("failed"),
+    }
+
+
+REASONS = {
+    "gets an input of shape": "the input of a norm has other positions than the tokens",
+    "besides its input": "a norm has another input, such as a gate",
+    "(batch, time, channels)": "a norm has another layout than (batch, time, channels)",
+    "so its width is not known": "a norm without a gain, whose width is not known",
+    "computes neither": "a norm computes neither LayerNorm nor RMSNorm",
+    "has the parameters": "a norm has other parameters",
+    "contains no LayerNorm": "it has no LayerNorm and no RMSNorm",
+    "has no argument": "its forward has no `attention_mask`",
+    "queries, keys and values stay": "its only norms are those of queries, keys and values",
+}
+"""What a message of a refusal says, for the table."""
+
+
+def _refusals(tried: Outcomes) -> list[dict[str, str]]:
+    """Return the rows of the table of refusals: each reason and its architectures."""
+    names: dict[str, list[str]] = {}
+    for name, outcomes in tried.items():
+        for outcome in outcomes.values():
+            if outcome != DONE:
+                reason = next((REASONS[key] for key in REASONS if key in outcome), outcome)
+                names.setdefault(reason, []).append(name)
+    return [
+        {"refused because": reason, "architectures": ", ".join(dict.fromkeys(names[reason]))}
+        for reason in sorted(names, key=lambda reason: -len(set(names[reason])))
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures (default: all)")
+    parser.add_argument("--out", type=Path, default=ROOT / RESULT, metavar="FILE")
+    args = parser.parse_args(argv)
+    outcomes: Outcomes = {}
+    for name, outcome in try_all(args.names or architectures()):
+        outcomes[name] = outcome
+        for trial, each in outcome.items():
+            print(f"{name} {trial}: {each}", flush=True)
+    if not args.names:
+        known = {**versions(), "transformers": version("transformers")}
+        result = {
+            "versions": {key: known[key] for key in ("python", "torch", "transformers")},
+            "git": git_state(ROOT),
+            "outcomes": outcomes,
+        }
+        write_text(args.out, json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

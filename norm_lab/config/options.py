@@ -52,8 +52,8 @@ OVERRIDES = {
     ),
     "--preset": (
         "preset",
-        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, fair, fair_deep, xl "
-        "or tensorized; of enwik8, ptb and wikitext103 plain; of toy demo",
+        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, nanogpt_gpu, fair, "
+        "fair_deep, xl or tensorized; of enwik8, ptb and wikitext103 plain; of toy demo",
     ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }

@@ -131,6 +131,13 @@ class Perplexity(LanguageModelLoss):
     of_interest = 1.0
     score_unit = title
     loss_unit = "bits per word"
+    losses = {"test_loss": f"loss on the test text, {loss_unit}"}
+
+    def scores(self, log: Path, data: Path, split: str) -> Scores:
+        """Return the perplexity, and its logarithm, in which differences are comparable."""
+        (score,) = super().scores(log, data, split).values()
+        loss = {**score, "score": read_evaluation(log).bits, "label": self.losses["test_loss"]}
+        return {self.headline: score, "test_loss": loss}
 
     def of_bits(self, bits: float) -> float:
         try:

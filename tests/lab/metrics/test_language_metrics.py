@@ -131,6 +131,8 @@ def test_the_first_token_of_a_text_may_be_left_out_and_a_remark_is_part_of_the_l
     tokens = int(LINES[0].split()[1].replace(",", ""))
     remark = "Remark on the scores: --tensorized-mask released: it sees all"
     lines = (LINES[0].replace(f"{tokens:,}", f"{tokens - 1:,}"), *LINES[1:], remark)
-    (score,) = METRICS["perplexity"].scores(log(tmp_path, lines), data, "test").values()
+    scores = METRICS["perplexity"].scores(log(tmp_path, lines), data, "test")
+    score, loss = scores["loss"], scores["test_loss"]
+    assert score["score"] == pytest.approx(2 ** loss["score"], abs=1e-4)  # of its rounding
     assert score["tokens"] == tokens - 1
     assert score["label"].endswith("validation; --tensorized-mask released: it sees all")

@@ -14,7 +14,7 @@ import copy
 import logging
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,8 @@ def in_one_form(config: Configuration, base: Configuration) -> Configuration:
     """Return ``config`` with each setting in one form, so that equal settings are equal text.
 
     A value that equals that of ``base`` is written as there; other numbers are written in their
-    shortest form, 1 for 1.0; and a single value is a list where that of ``base`` is one.
+    shortest form, 1 for 1.0; and a single value is a list where that of ``base`` is one. Settings
+    are in the order of ``base``, and those that it lacks follow in alphabetical order.
     """
 
     def form(value: Value, of_base: Value) -> Value:
@@ -155,10 +156,19 @@ def in_one_form(config: Configuration, base: Configuration) -> Configuration:
             value = [value]
         return of_base if value == of_base else _shortest(value)
 
-    return {
-        group: {key: form(value, base.get(group, {}).get(key)) for key, value in settings.items()}
-        for group, settings in config.items()
-    }
+    formed: Configuration = {}
+    for group in _in_order(config, base):
+        settings, of_base = config[group], base.get(group, {})
+        formed[group] = {
+            key: form(settings[key], of_base.get(key)) for key in _in_order(settings, of_base)
+        }
+    return formed
+
+
+def _in_order(names: Iterable[str], first: Iterable[str]) -> list[str]:
+    """Return ``names``, those of ``first`` in its order and then the others in alphabetical one."""
+    places = {name: place for place, name in enumerate(first)}
+    return sorted(names, key=lambda name: (places.get(name, len(places)), name))
 
 
 def _shortest(value: Value) -> Value:

@@ -32,6 +32,15 @@ def test_an_override_and_a_flag_are_the_same_run(overrides, flags, changes):
     assert dict(by_flag.arm.changes) == changes
 
 
+def test_the_order_of_overrides_and_flags_does_not_matter():
+    overrides = ("+optimizer.weight_decay=0.1", "+optimizer.use_old_adam=true")
+    flags = ("--weight-decay", "0.1", "--use-old-adam")
+    first = run_stages(spec_of("toy", *overrides))
+    assert first == run_stages(spec_of("toy", *reversed(overrides)))
+    assert first == run_stages(spec_of("toy", "--", *flags))
+    assert first == run_stages(spec_of("toy", overrides[1], "--", *flags[:2]))
+
+
 def test_a_flag_with_the_value_of_the_recipe_changes_nothing():
     run = spec_of("toy")
     place = run.training.index("--max-epoch")

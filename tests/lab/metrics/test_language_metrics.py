@@ -108,9 +108,8 @@ def test_the_evaluation_has_the_context_of_the_training():
         *("--softmax-batch", "1024"),
     ]
     assert "--softmax-batch" not in training_flags(config)
-    own = METRICS["perplexity"].configured_flags(
-        config, ["--tokens-per-sample", "256", "--lr", "1"]
-    )
+    config["task"]["tokens_per_sample"] = 256
+    own = METRICS["perplexity"].configured_flags(config)
     assert own == ["--tokens-per-sample", "256", *flags[2:]]
 
 

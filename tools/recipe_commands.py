@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
+from norm_lab.run.flags import averaging_flags, generation_flags, training_flags
 
 WIDTH = 96
 CONTINUED = " \\\n    "

@@ -40,9 +40,9 @@ from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics, find_experiment
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.metrics.flags import Configuration, averaging_flags, training_flags
 from norm_lab.paths import CONFIGS
 from norm_lab.report.text import markdown
+from norm_lab.run.flags import Configuration, averaging_flags, training_flags
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import norm_spec

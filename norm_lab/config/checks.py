@@ -6,7 +6,6 @@ fairseq's parser reads them, and each norm of the model is built once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,13 +13,14 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_lab.config.extra_flags import refuse
-from norm_lab.metrics.flags import Configuration, flag_of
+from norm_lab.run.flags import Configuration, averaging_flags, flag_of
 from norm_lab.run.record import placement_name
 from norm_plugin.io.command_line import CommandError
 
 
-def check_number_averaged(config: Configuration, averaging: Sequence[str]) -> None:
+def check_number_averaged(config: Configuration) -> None:
     """Raise CommandError if a training saves fewer checkpoints than are averaged."""
+    averaging = averaging_flags(config)
     if not averaging:
         return
     optimization, kind, count = config["optimization"], *averaging

@@ -54,14 +54,12 @@ from norm_lab.config.studies import (
 from norm_lab.config.user_dir import sources_in_use
 from norm_lab.metrics import find_metric
 from norm_lab.metrics.base import AVERAGE
-from norm_lab.metrics.flags import (
+from norm_lab.paths import ROOT
+from norm_lab.run.flags import (
     LOGGING,
     Configuration,
-    averaging_flags,
     training_flags,
-    without_seed,
 )
-from norm_lab.paths import ROOT
 from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
@@ -100,7 +98,7 @@ def compose_runs(request: Request) -> Composed:
     for overrides in grid:
         spec = _compose_named(request, study.experiment, overrides)
         first, of_first = runs.setdefault(spec.result, (spec, overrides))
-        if first.training != spec.training:
+        if first.settings != spec.settings:
             raise CommandError(
                 f"{study.experiment} {' '.join(overrides)}: its result would be {spec.result}, "
                 f"which is also that of {' '.join(of_first)}; give the two runs different names by "
@@ -226,15 +224,17 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         changed |= {"scale_batch_size": True} if request.scale_batch_size else {}
     if config["common"].get("log_interval") == base["common"].get("log_interval"):
         trained["common"] = {**trained["common"], **experiment.logging}
-    training = training_flags(trained)
+    logging = {key: trained["common"].get(key) for key in LOGGING}
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
-    unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
-    averaging = averaging_flags(config) if metric.checkpoint == AVERAGE else []
+    training = training_flags(trained)
     evaluation = metric.flags(subword, metric.configured_flags(config))
     check_no_code([*training, *evaluation], code_dir)
-    check_number_averaged(config, averaging)
+    if metric.checkpoint == AVERAGE:
+        check_number_averaged(config)
     plugin = user_dir or ROOT / "norm_plugin"
-    placement = check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
+    of_arm = {**trained, "common": {**trained["common"], "seed": None}}
+    checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
+    placement = check_training(checked)  # once for the runs of an arm
 
     raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
@@ -244,17 +244,9 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         arm=Arm(norm, placement, changed),
         seed=seed,
         metric=metric.name,
-        checkpoint=metric.checkpoint,
-        evaluation=(
-            metric.stage,
-            metric.module,
-            (*evaluation, *(["--fold-norms"] if request.fold_norms else [])),
-        ),
-        item=metric.item,
-        digits=metric.digits,
-        training=tuple(training),
-        keyed_flags=tuple(training_flags(unlogged)),
-        averaging=tuple(averaging),
+        settings={**trained, "common": {**trained["common"], **logging_of_base}},
+        logging=logging,
+        subword=subword,
         preparation=preparation,
         data=data,
         work=work,

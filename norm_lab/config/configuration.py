@@ -28,7 +28,8 @@ from omegaconf.errors import OmegaConfBaseException
 import norm_plugin
 from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_keys
 from norm_lab.config.request import AUTO
-from norm_lab.metrics.flags import (
+from norm_lab.paths import CONFIGS
+from norm_lab.run.flags import (
     LOGGING,
     Configuration,
     averaging_flags,
@@ -36,7 +37,6 @@ from norm_lab.metrics.flags import (
     generation_flags,
     training_flags,
 )
-from norm_lab.paths import CONFIGS
 from norm_lab.run.record import Value
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from norm_lab.config.experiments import Experiment
 from norm_lab.config.options import absolute_path
+from norm_lab.run.record import Preparation, Value
 
 
 @cache  # the runs of a sweep share the file, which may be large
@@ -25,25 +26,25 @@ def prepared_data(
     seed: int,
     raw: Path | None,
     pretrained: Path | None,
-) -> tuple[Path, tuple[str, ...]]:
-    """Return the folder of the prepared corpus, and the command that prepares it."""
-    name, options = experiment.data_name, []
+) -> tuple[Path, Preparation]:
+    """Return the folder of the prepared corpus, and how it is prepared."""
+    name = experiment.data_name
+    options: dict[str, Value] = {}
     if raw is not None:
-        options += ["--raw", str(raw)]
+        options["raw"] = str(raw)
     if subword:
         name += f"-{subword}"
-        options += ["--subword", subword]
+        options["subword"] = subword
     if experiment.merges is not None:  # data_name contains them
-        options += ["--merges", str(experiment.merges)]
+        options["merges"] = experiment.merges
     if experiment.split_by_seed:
         name += f"-split{seed}"
-        options += ["--split-seed", str(seed)]
+        options["split_seed"] = seed
     if pretrained is not None:
         dictionary = pretrained.with_name("dict.txt")
         name += f"-words-{digest(dictionary)}"
-        options += ["--dictionary", str(dictionary)]
-    folder = work / "data" / name
-    return folder, (experiment.preparation, "--out", str(folder), *options)
+        options["dictionary"] = str(dictionary)
+    return work / "data" / name, Preparation(experiment.preparation, options)
 
 
 def raw_folder(given: Path | None, experiment: Experiment) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from norm_lab.metrics.flags import Configuration, flag_of
+from norm_lab.run.flags import Configuration, flag_of
 from norm_plugin.io.command_line import CommandError
 
 

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from norm_lab.metrics.base import AVERAGE
-from norm_lab.run.record import Arm
+from norm_lab.metrics import AVERAGE, find_metric
+from norm_lab.run.flags import Configuration
+from norm_lab.run.record import Arm, Preparation, Value
 
 T = TypeVar("T")
 Sources = Mapping[str, str]
@@ -26,18 +27,14 @@ class RunSpec:
     Attributes:
         experiment: the folder of its results, such as ``multi30k_cpu``.
         arm: its norm, placement, and settings that differ from the experiment's.
-        metric: the name of its metric, a file of ``norm_lab/metrics/``.
-        checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
-        evaluation: the stage that evaluates the test set, its command, and the flags that affect
-            the score.
-        item: the prefix of the lines of its output that each report one item, and the name of the
-            items; None if it prints no such lines.
-        digits: decimal places of a score.
-        training: the flags of ``fairseq-train``.
-        keyed_flags: the flags in the key of the training: the same, but with the experiment's
-            flags of logging, so that changing the logging does not make another run.
-        averaging: the flags of ``norm-plugin average``.
-        preparation: the command of data preparation.
+        metric: the name of its metric, a file of ``norm_lab/metrics/``, which determines how the
+            model is evaluated.
+        settings: the settings of the training and of the evaluation, by fairseq's groups; those
+            that affect only what is logged are the experiment's.
+        logging: settings of ``common`` that affect only what is logged, and do not identify the
+            run.
+        subword: the subword method; empty for the default.
+        preparation: how the corpus is prepared.
         data: the folder of the prepared corpus.
         user_dir: the user's own ``--user-dir``.
         sources: the digests of the files of the user dir that the training depends on.
@@ -50,14 +47,10 @@ class RunSpec:
     arm: Arm
     seed: int
     metric: str
-    checkpoint: str
-    evaluation: tuple[str, str, tuple[str, ...]]
-    item: tuple[str, str] | None
-    digits: int
-    training: tuple[str, ...]
-    keyed_flags: tuple[str, ...]
-    averaging: tuple[str, ...]
-    preparation: tuple[str, ...]
+    settings: Configuration
+    logging: Mapping[str, Value]
+    subword: str
+    preparation: Preparation
     data: Path
     work: Path
     results: Path
@@ -72,6 +65,11 @@ class RunSpec:
     def label(self) -> str:
         """The name of the arm in files: ``powernorm-released``."""
         return self.arm.file_name()
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is trained on the CPU."""
+        return bool(self.settings["common"].get("cpu"))
 
     @property
     def folder(self) -> Path:
@@ -95,7 +93,7 @@ class RunSpec:
     @property
     def evaluated(self) -> Path:
         """The checkpoint to evaluate."""
-        if self.checkpoint == AVERAGE:
+        if find_metric(self.metric).checkpoint == AVERAGE:
             return self.folder / "averaged.pt"
         return self.checkpoints / "checkpoint_best.pt"
 
@@ -131,7 +129,8 @@ class RunSpec:
     def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
         """Return the spec from the result of :meth:`to_json`."""
         spec = from_json(cls, content)
-        return replace(spec, arm=Arm(**content["arm"]))
+        preparation = Preparation(**content["preparation"])
+        return replace(spec, arm=Arm(**content["arm"]), preparation=preparation)
 
 
 def result_name(norm: str, seed: int) -> str:

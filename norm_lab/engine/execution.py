@@ -42,7 +42,7 @@ from norm_lab.engine.state import (
     usual_seconds,
     write_status,
 )
-from norm_lab.metrics import score_lines
+from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_lines
@@ -129,7 +129,7 @@ class Execution:
             self.finish(missing, begin)
         self.write(Status(DONE, self.stages[-1].name, 1.0, 0.0))
         result = json.loads(self.spec.result.read_text(encoding="utf-8"))
-        for line in score_lines(result["scores"], self.spec.digits):
+        for line in score_lines(result["scores"], find_metric(self.spec.metric).digits):
             self.display.say(line)
         self.display.say(f"result: {self.spec.result}")
 
@@ -176,7 +176,7 @@ class Execution:
 
     def train(self, stage: Stage) -> None:
         """Train; the process that averages the checkpoints checks them later."""
-        meter = TrainingMeter(self.spec.training)
+        meter = TrainingMeter(self.spec.settings)
         self.begin("train", meter)
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
             repair = (*PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
@@ -230,12 +230,13 @@ class Execution:
         """Return a stage as an argument of the command ``stages``, see :func:`main`."""
         log = self.spec.log_of(stage.name)
         log.parent.mkdir(parents=True, exist_ok=True)
+        item = find_metric(self.spec.metric).item
         return {
             "name": stage.name,
             "log": str(log),
             "command": None if stage.name == "train" else stage.command,
             "output": None if stage.output is None else str(stage.output),
-            "item": self.spec.item[0] if self.spec.item and stage.output else None,
+            "item": item[0] if item and stage.output else None,
             "check": stage.check,
         }
 
@@ -312,11 +313,12 @@ class Execution:
 
     def meter(self, stage: Stage) -> Meter:
         """Return the meter of a stage after the training."""
-        if stage.output is None or self.spec.item is None:
+        item = find_metric(self.spec.metric).item
+        if stage.output is None or item is None:
             return Meter()
         texts = [path for path in self.spec.data.glob("tok/test.*") if path.is_file()]
         sentences = len(read_lines(texts[0])) if texts else 0
-        return LinesMeter("item", sentences, self.spec.item[1])
+        return LinesMeter("item", sentences, item[1])
 
 
 def _size(path: Path) -> int:

@@ -116,7 +116,7 @@ def count_jobs(request: Request, composed: Composed) -> int:
 
 def gpus_of(composed: Composed) -> Sequence[str]:
     """Return the GPUs to distribute; none if all runs are on the CPU."""
-    on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
+    on_gpus = not all(spec.on_cpu for spec in composed.runs)
     return composed.gpus if on_gpus else ()
 
 

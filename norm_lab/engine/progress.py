@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from norm_lab.run.flags import Configuration
 
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
 POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates per epoch
@@ -52,14 +53,18 @@ class LinesMeter(Meter):
 
 
 class TrainingMeter(Meter):
-    """Counts the updates of ``fairseq-train`` with ``flags``; ``total`` is their maximum."""
+    """Counts the updates of a training; ``total`` is their maximum.
 
-    def __init__(self, flags: Sequence[str]) -> None:
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("--max-update", "--max-epoch", "--patience"):
-            parser.add_argument(flag, type=int, default=0)
-        self.limits, _ = parser.parse_known_args(list(flags))
-        self.total = self.limits.max_update or None
+    Args:
+        settings: those of the training, by fairseq's groups.
+    """
+
+    def __init__(self, settings: Configuration) -> None:
+        optimization = settings["optimization"]
+        self.max_update = optimization.get("max_update") or 0
+        self.max_epoch = optimization.get("max_epoch") or 0
+        self.may_end_early = (settings["checkpoint"].get("patience") or 0) > 0
+        self.total = self.max_update or None
 
     def read(self, line: str) -> None:
         position, end = POSITION.search(line), EPOCH_END.search(line)
@@ -72,14 +77,14 @@ class TrainingMeter(Meter):
             self.done = int(updates[1])
 
     def _plan(self, updates_an_epoch: int) -> None:
-        if self.limits.max_epoch > 0:
-            by_epochs = self.limits.max_epoch * updates_an_epoch
-            self.total = min(self.limits.max_update or by_epochs, by_epochs)
+        if self.max_epoch > 0:
+            by_epochs = self.max_epoch * updates_an_epoch
+            self.total = min(self.max_update or by_epochs, by_epochs)
 
     def text(self) -> str:
         if not self.done:
             return ""
-        most = "at most " if self.limits.patience > 0 else ""
+        most = "at most " if self.may_end_early else ""
         of = "" if self.total is None else f" of {most}{self.total:,}"
         return f"{self.done:,}{of} updates"
 

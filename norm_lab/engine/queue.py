@@ -153,10 +153,9 @@ def prepare(units: Sequence[Unit], request: Request, quick: bool) -> None:
             folder.parent.mkdir(parents=True, exist_ok=True)
             if subprocess.run(data_command(spec), cwd=ROOT).returncode:
                 raise CommandError(f"{unit.study}: its data cannot be prepared, see above")
-            # there, the command has no --raw
-            command = spec.preparation
-            at = command.index("--raw") if "--raw" in command else len(command)
-            there = replace(spec, preparation=command[:at] + command[at + 2 :])
+            options = dict(spec.preparation.options)
+            options.pop("raw", None)  # there, the command has no --raw
+            there = replace(spec, preparation=replace(spec.preparation, options=options))
             Stamps(folder.parent).write(f"{folder.name}.prepared", data_key(there))
 
 

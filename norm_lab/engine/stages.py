@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from norm_lab.config.spec import RunSpec
-from norm_lab.metrics.base import AVERAGE
+from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.paths import PYTHON, ROOT, python_path
+from norm_lab.run.flags import averaging_flags, training_flags
 
 PREPARE = "prepare"
 """The stage that prepares the data, which several runs share."""
@@ -48,8 +49,9 @@ class Stage:
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
     """Return the command of data preparation, which skips finished steps."""
-    command = (*PYTHON, *spec.preparation)
-    if not os.path.isabs(spec.preparation[0]):
+    program = spec.preparation.program
+    command = (*PYTHON, program, "--out", str(spec.data), *spec.preparation.arguments())
+    if not os.path.isabs(program):
         return command
     # a program outside the checkout imports the helpers of data-prep
     return ("env", f"PYTHONPATH={python_path(ROOT / 'data-prep', ROOT)}", *command)
@@ -57,17 +59,17 @@ def data_command(spec: RunSpec) -> tuple[str, ...]:
 
 def data_key(spec: RunSpec) -> str:
     """Return the key of the prepared data: its checksums, the command and its raw files."""
-    command = [argument for argument in spec.preparation if argument != str(spec.data)]
-    return next_key(_digest_of_data(spec), [*command, *_raw_files(command)])
+    command = [spec.preparation.program, "--out", *spec.preparation.arguments()]
+    raw = spec.preparation.options.get("raw")
+    return next_key(_digest_of_data(spec), [*command, *_raw_files(raw)])
 
 
-def _raw_files(command: Sequence[str]) -> list[str]:
+def _raw_files(folder: str | None) -> list[str]:
     """Return the name, size and time of each raw file that a preparation is given.
 
     If one changes, the preparation runs again, and compares the content with its manifest.
     """
-    raw = Path(command[command.index("--raw") + 1]) if "--raw" in command else None
-    files = sorted(raw.iterdir()) if raw is not None and raw.is_dir() else []
+    files = sorted(Path(folder).iterdir()) if folder is not None and Path(folder).is_dir() else []
     stats = [(path.name, path.stat()) for path in files if path.is_file()]
     return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
 
@@ -88,38 +90,41 @@ def next_key(key: str, arguments: Iterable[str]) -> str:
 
 def run_stages(spec: RunSpec) -> list[Stage]:
     """Return the stages of a run after its data is prepared, in order."""
-    averaged = spec.checkpoint == AVERAGE
-    evaluation, module, flags = spec.evaluation
-    scored = tuple(f"{name}{end}" for name in (evaluation, "score") for end in ("", "-folded"))
+    metric = find_metric(spec.metric)
+    averaging = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
+    flags = metric.flags(spec.subword, metric.configured_flags(spec.settings))
+    flags += ["--fold-norms"] if spec.fold else []
+    names = (metric.stage, "score")
+    scored = tuple(f"{name}{end}" for name in names for end in ("", "-folded"))
     sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
     user_dir = () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))
 
-    key = next_key(sources + _digest_of_data(spec), ("train", *spec.keyed_flags))
+    key = next_key(sources + _digest_of_data(spec), ("train", *training_flags(spec.settings)))
     stages = [
         Stage(
             "train",
             key,
             _training(spec),
             spec.checkpoints / "checkpoint_last.pt",
-            check=("training", str(spec.checkpoints), *spec.averaging),
-            later=(*(["average"] if averaged else []), *scored),
+            check=("training", str(spec.checkpoints), *averaging),
+            later=(*(["average"] if metric.checkpoint == AVERAGE else []), *scored),
         )
     ]
-    if averaged:
-        key = next_key(key, ("average", *spec.averaging))
+    if metric.checkpoint == AVERAGE:
+        key = next_key(key, ("average", *averaging))
         files = ("--inputs", str(spec.checkpoints), "--output", str(spec.evaluated))
-        command = (*PLUGIN, "average", *files, *user_dir, *spec.averaging)
+        command = (*PLUGIN, "average", *files, *user_dir, *averaging)
         stages.append(Stage("average", key, command, spec.evaluated, later=scored))
 
-    key = next_key(key, (evaluation, *flags))
-    log = spec.folder / f"{evaluation}{spec.folded_suffix}.log"
+    key = next_key(key, (metric.stage, *flags))
+    log = spec.folder / f"{metric.stage}{spec.folded_suffix}.log"
     where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
     data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
     stages.append(
         Stage(
-            f"{evaluation}{spec.folded_suffix}",
+            f"{metric.stage}{spec.folded_suffix}",
             key,
-            ("-m", *module.split(), *data, *flags),
+            ("-m", *metric.module.split(), *data, *flags),
             log,
             output=log,
             check=("evaluation", str(log), str(spec.data), spec.metric),
@@ -153,12 +158,14 @@ def _training(spec: RunSpec) -> tuple[str, ...]:
         # fairseq reads the rest from Slurm; no other job on the node may have the same port
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
-        if "--cpu" in spec.training:
+        if spec.on_cpu:
             module = "norm_plugin worker"
     if spec.pretrained is not None:  # its digest is a setting, and so part of the label
         unkeyed += ["--finetune-from-model", str(spec.pretrained)]
     where = ("--save-dir", str(spec.checkpoints))
-    return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)
+    settings = {**spec.settings, "common": {**spec.settings["common"], **spec.logging}}
+    flags = training_flags(settings)
+    return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *flags, *where)
 
 
 def has_content(path: Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from norm_lab.metrics.flags import Configuration, generation_flags
+from norm_lab.run.flags import Configuration, generation_flags
 from norm_plugin.io.command_line import CommandError
 
 AVERAGE, BEST = "average", "best"

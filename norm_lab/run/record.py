@@ -1,4 +1,4 @@
-"""An arm: what a comparison compares, a norm with its placement and its settings."""
+"""The records of which a run consists: its arm, and the preparation of its data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from norm_lab.run.flags import flag_of
 
 Value = Any
 """The value of a setting: None, a truth value, a number, text, or a list of these."""
@@ -47,6 +49,18 @@ class Arm:
             exact = "\0".join([self.norm, *(f"{key}={changes[key]}" for key in sorted(changes))])
             name += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
         return name
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The program that prepares a corpus, and its options by name: ``split_seed``."""
+
+    program: str
+    options: Mapping[str, Value]
+
+    def arguments(self) -> list[str]:
+        """Return the options as arguments of the program."""
+        return [text for key in self.options for text in (flag_of(key), str(self.options[key]))]
 
 
 def placement_name(placements: Mapping[str, str]) -> str:

@@ -35,10 +35,10 @@ from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_pa
 from norm_lab.engine.composed import compose
 from norm_lab.engine.grid import run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
-from norm_lab.metrics.flags import without_seed
 from norm_lab.paths import ROOT
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.results.table import read_results
+from norm_lab.run.flags import training_flags
 from norm_lab.study.tuning import OUTCOME, Point, choose, tuned_path
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
@@ -156,7 +156,8 @@ def arms_of(composed: Composed) -> dict[str, Arm]:
     arms: dict[str, Arm] = {}
     for spec, overrides in zip(composed.runs, composed.overrides):
         own = tuple(override for override in overrides if not override.startswith("seed="))
-        settings = _digest(json.dumps(without_seed(spec.keyed_flags)).encode())
+        of_arm = {**spec.settings, "common": {**spec.settings["common"], "seed": None}}
+        settings = _digest(json.dumps(training_flags(of_arm)).encode())
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
 
@@ -324,7 +325,7 @@ def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
 
     A corpus that each seed splits at random is omitted, since its checksum depends on the seed.
     """
-    fixed = (spec for spec in specs if "--split-seed" not in spec.preparation)
+    fixed = (spec for spec in specs if "split_seed" not in spec.preparation.options)
     manifests = {spec.data / "manifest.json" for spec in fixed}
     return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
 

@@ -8,7 +8,7 @@ import pytest
 
 from docs import fill, main
 from norm_lab.config.configuration import read_configuration
-from norm_lab.metrics.flags import training_flags
+from norm_lab.run.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from recipe_commands import WIDTH, command_lines
 

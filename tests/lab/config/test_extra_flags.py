@@ -43,8 +43,8 @@ def test_the_order_of_overrides_and_flags_does_not_matter():
 
 def test_a_flag_with_the_value_of_the_recipe_changes_nothing():
     run = spec_of("toy")
-    place = run.training.index("--max-epoch")
-    assert spec_of("toy", "--", *run.training[place : place + 2]) == run
+    flags = ("--max-epoch", run.settings["optimization"]["max_epoch"])
+    assert spec_of("toy", "--", *flags) == run
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_runs import spec_of
-from norm_lab.engine.stages import run_stages
+from norm_lab.engine.stages import data_command, run_stages
 from norm_plugin.io.command_line import CommandError
 
 
@@ -23,12 +23,12 @@ def after(command, flag):
 
 def test_it_reaches_the_data_and_the_training(checkpoint):
     plan = spec_of("rt", "--pretrained", checkpoint)
-    assert after(plan.preparation, "--dictionary") == str(checkpoint.with_name("dict.txt"))
+    assert plan.preparation.options["dictionary"] == str(checkpoint.with_name("dict.txt"))
     train = run_stages(plan)[0]
     assert train.name == "train"
     assert after(train.command, "--finetune-from-model") == str(checkpoint)
     plain = spec_of("rt")
-    for command in (plain.preparation, *(stage.command for stage in run_stages(plain))):
+    for command in (data_command(plain), *(stage.command for stage in run_stages(plain))):
         assert not {"--dictionary", "--finetune-from-model"} & set(command)
     assert plan.data != plain.data and plan.result != plain.result
 
@@ -52,7 +52,7 @@ def test_the_run_is_named_after_the_content(checkpoint, tmp_path):
 
 def test_a_recipe_that_names_no_placement_takes_one():
     plan = spec_of("rt", "placement=post", "norm_init=kaiming")
-    assert plan.training[plan.training.index("--norm-placement") + 1] == "post"
+    assert plan.settings["model"]["norm_placement"] == "post"
     assert plan.label == "layernorm-kaiming-post"
 
 

@@ -23,8 +23,8 @@ from fake_runs import spec_of
 from norm_lab.config.checks import check_number_averaged
 from norm_lab.config.configuration import main, read_configuration
 from norm_lab.config.experiments import find_experiment
-from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
 from norm_lab.paths import CONFIGS
+from norm_lab.run.flags import averaging_flags, generation_flags, training_flags
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import NORM_TYPES
@@ -348,14 +348,14 @@ def test_a_wrong_flag_of_the_training_is_refused(norm, argv, message):
 
 
 def test_too_few_updates_for_what_is_averaged():
-    config = {
-        "optimization": {"max_update": 60},
-        "checkpoint": {"save_interval_updates": 13},
-    }
-    check_number_averaged(config, ["--last-updates", "4"])
+    def config(kept, **optimization):
+        checkpoint = {"save_interval_updates": 13, "keep_interval_updates": kept}
+        return {"optimization": optimization, "checkpoint": checkpoint}
+
+    check_number_averaged(config(4, max_update=60))
     with pytest.raises(CommandError, match="saves 4 checkpoints, but 5 are averaged"):
-        check_number_averaged(config, ["--last-updates", "5"])
-    check_number_averaged(config, ["--last-epochs", "10"])  # it ends by itself
+        check_number_averaged(config(5, max_update=60))
+    check_number_averaged(config(10))  # it ends by itself
 
 
 OWN_NORM = '''
@@ -394,8 +394,8 @@ def own(tmp_path, monkeypatch):
 def test_a_norm_of_the_users_own_needs_no_file(own):
     argv = ["toy", "norm=recipes-own", "--user-dir", str(own), "--"]
     spec = spec_of(*argv, "--norm-recipes-slope", "0.7")
-    assert spec.training[spec.training.index("--norm-type") + 1] == "recipes-own"
-    assert spec.training[spec.training.index("--user-dir") + 1] == str(own)
+    assert spec.settings["model"]["norm_type"] == "recipes-own"
+    assert spec.settings["common"]["user_dir"] == str(own)
     with pytest.raises(CommandError, match="--norm-k is an option of adanorm"):
         spec_of(*argv, "--norm-k", "0.7")
 
@@ -443,7 +443,7 @@ def test_flags_for_a_shell_are_read_by_bash(capsys):
 
 def test_a_corpus_that_norm_data_dir_lacks_is_downloaded(tmp_path, monkeypatch):
     monkeypatch.setenv("NORM_DATA_DIR", str(tmp_path))
-    assert "--raw" not in spec_of("multi30k").preparation
+    assert "raw" not in spec_of("multi30k").preparation.options
     (tmp_path / "multi30k").mkdir()
     preparation = spec_of("multi30k").preparation
-    assert preparation[preparation.index("--raw") + 1] == str(tmp_path / "multi30k")
+    assert preparation.options["raw"] == str(tmp_path / "multi30k")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fake_runs import composed, value
+from fake_runs import composed
 from norm_lab.config import compose
 from norm_lab.config.request import Request
 from norm_lab.config.studies import (
@@ -185,15 +185,17 @@ def test_every_study_can_be_read(path):
 def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
     """Xiong et al. 2020: section 3.2, its T = 1 among them, and the fixed rate of section H."""
     monkeypatch.setattr(compose, "check_training", lambda flags: "")
-    runs = [run.training for run in composed("warmup").runs]
-    flags = ("--norm-placement", "--lr", "--lr-scheduler", "--warmup-updates", "--warmup-init-lr")
+    runs = [run.settings for run in composed("warmup").runs]
     inverse = [
-        (placement, lr, "inverse_sqrt", updates, start)
+        (placement, [lr], "inverse_sqrt", updates, start)
         for placement in ("post", "pre")
-        for lr in ("0.001", "0.005")
-        for updates, start in (("1000", "1e-07"), ("1000", lr), ("1", "1e-07"))
+        for lr in (0.001, 0.005)
+        for updates, start in ((1000, 1e-7), (1000, lr), (1, 1e-7))
     ]
-    fixed = ("post", "0.0001", "fixed", "0", None)
-    chosen = {tuple(value(run, flag) if flag in run else None for flag in flags) for run in runs}
-    assert chosen == {*inverse, fixed}
+    fixed = ("post", [0.0001], "fixed", 0, None)
+    for run in runs:
+        schedule = run["lr_scheduler"]
+        chosen = (run["model"]["norm_placement"], run["optimization"]["lr"], schedule["_name"])
+        chosen += (schedule["warmup_updates"], schedule.get("warmup_init_lr"))
+        assert chosen in (*inverse, fixed)
     assert len(runs) == len(inverse) + 1

@@ -51,21 +51,26 @@ def shown(meter, lines, stream, after=None):
     return display
 
 
-def training(*flags, lines):
-    meter = TrainingMeter(flags)
+def meter_of(patience=-1, **optimization):
+    """The meter of a training with these settings."""
+    return TrainingMeter({"optimization": optimization, "checkpoint": {"patience": patience}})
+
+
+def training(lines, **settings):
+    meter = meter_of(**settings)
     return meter, shown(meter, lines, io.StringIO())
 
 
 def test_the_rate_gives_the_time_that_is_left():
-    _, display = training("--max-update", "100", lines=[(1, inner(10))])
+    _, display = training([(1, inner(10))], max_update=100)
     assert display.left(None) is None  # one sight is no rate
-    meter, display = training("--max-update", "100", lines=[(1, inner(10)), (11, inner(20))])
+    meter, display = training([(1, inner(10)), (11, inner(20))], max_update=100)
     assert (display.left(None), display.left(7), display.share()) == (80, 87, 0.2)
     assert meter.text() == "20 of 100 updates"
 
 
 def test_a_resumed_run_counts_its_own_updates_only():
-    _, display = training("--max-update", "6100", lines=[(1, inner(5000)), (101, inner(5100))])
+    _, display = training([(1, inner(5000)), (101, inner(5100))], max_update=6100)
     assert display.left(None) == 1000  # 1,000 updates at one a second
 
 
@@ -78,21 +83,20 @@ def test_a_resumed_run_counts_its_own_updates_only():
     ],
 )
 def test_epochs_are_counted_in_updates(lines):
-    assert training("--max-epoch", "3", lines=lines)[0].total == 300
+    assert training(lines, max_epoch=3)[0].total == 300
 
 
-def test_the_earlier_end_counts_and_the_last_flag_wins():
-    flags = ("--max-epoch", "9", "--max-update", "500", "--max-epoch", "2")
-    assert training(*flags, lines=[(0, inner(10))])[0].total == 200
+def test_the_earlier_end_counts():
+    assert training([(0, inner(10))], max_update=500, max_epoch=2)[0].total == 200
 
 
 def test_early_stopping_is_an_upper_bound():
-    meter, _ = training("--max-update", "100", "--patience", "5", lines=[(0, inner(10))])
+    meter, _ = training([(0, inner(10))], max_update=100, patience=5)
     assert meter.text() == "10 of at most 100 updates"
 
 
 def test_no_planned_end_no_estimate():
-    meter, display = training("--patience", "5", lines=[(0, inner(10)), (10, inner(20))])
+    meter, display = training([(0, inner(10)), (10, inner(20))], patience=5)
     assert display.left(None) is None and display.share() is None
     assert meter.text() == "20 updates"
 
@@ -129,7 +133,7 @@ UPDATES = [(second, inner(second)) for second in range(1, 101)]  # one a second
 @pytest.mark.parametrize(("after", "left"), [(10.0, "left of the run"), (None, "of this stage")])
 def test_a_line_is_printed_now_and_then(after, left):
     stream = io.StringIO()
-    shown(TrainingMeter(["--max-update", "100"]), UPDATES, stream, after)
+    shown(meter_of(max_update=100), UPDATES, stream, after)
     first, *lines = stream.getvalue().splitlines()
     assert first.endswith("  toy: train")
     assert 4 <= len(lines) <= 7  # at most one each 15 s
@@ -141,7 +145,7 @@ def test_a_line_is_printed_now_and_then(after, left):
 def test_on_a_terminal_a_bar_is_drawn_and_one_line_stays(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    display = shown(TrainingMeter(["--max-update", "100"]), UPDATES[:50], stream)
+    display = shown(meter_of(max_update=100), UPDATES[:50], stream)
     display.end("train", 100)
     display.close()
     assert "50 of 100 updates, 50 s left of this stage" in stream.getvalue()

@@ -122,13 +122,13 @@ def test_the_placement_and_any_value_of_the_recipe():
 def test_sentencepiece_is_prepared_apart_and_removed_in_decoding():
     argv = ("iwslt14", "subword=sentencepiece")
     spec = spec_of(*argv)
-    assert value(spec.preparation, "--subword") == "sentencepiece"
-    assert value(spec.preparation, "--out") == f"{spec.work}/data/iwslt14-sentencepiece"
+    assert spec.preparation.options["subword"] == "sentencepiece"
+    assert str(spec.data) == f"{spec.work}/data/iwslt14-sentencepiece"
     assert "--remove-bpe=sentencepiece" in command("generate", *argv)
 
 
 def test_options_reach_the_commands():
-    assert value(spec_of("wmt14", "--raw", "a b").preparation, "--raw").endswith("/a b")
+    assert spec_of("wmt14", "--raw", "a b").preparation.options["raw"].endswith("/a b")
     train = command("train", "wmt14", "--tensorboard", "--", "--clip-norm", "0.5")
     assert value(train, "--tensorboard-logdir").endswith("tensorboard")
     assert value(train, "--clip-norm") == "0.5"  # in place of the recipe's

@@ -10,8 +10,8 @@ import pytest
 
 from norm_lab.config.configuration import read_configuration
 from norm_lab.metrics import METRICS
-from norm_lab.metrics.flags import training_flags
 from norm_lab.metrics.language_model import LanguageModelLoss
+from norm_lab.run.flags import training_flags
 from norm_plugin.checkpoints.evaluate_lm import is_result
 from norm_plugin.io.command_line import CommandError, DivergedError
 

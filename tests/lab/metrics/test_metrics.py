@@ -20,6 +20,7 @@ from norm_lab.metrics.accuracy import read_predictions
 from norm_lab.report.score_table import score_table
 from norm_lab.results.result import result_command as collect
 from norm_lab.results.table import read_results
+from norm_lab.run.flags import training_flags
 from norm_plugin.checkpoints.predict import Prediction, evaluate_batch, lines_of
 from norm_plugin.checkpoints.predict import main as predict
 from norm_plugin.io.command_line import CommandError
@@ -55,7 +56,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     best = str(plan.checkpoints / "checkpoint_best.pt")
     assert best in predict.command and best in score.command
     assert score.command[score.command.index("--metric") + 1] == "accuracy"
-    assert plan.preparation[plan.preparation.index("--split-seed") + 1] == "7"
+    assert plan.preparation.options["split_seed"] == 7
     assert plan.data.name == "rt_polarity-split7"
 
 
@@ -80,7 +81,9 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     """A change of them would run every stage again."""
     plan = plan_of("toy", "--work", str(tmp_path))
     train, average, generate, score = run_stages(plan)
-    assert train.key == next_key("", ("train", *plan.keyed_flags))  # there is no data yet
+    assert train.key == next_key(
+        "", ("train", *training_flags(plan.settings))
+    )  # there is no data yet
     assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
     argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
     argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from norm_plugin.io.command_line import CommandError
@@ -12,12 +11,6 @@ LOGGING = (
     *("no_progress_bar", "tensorboard_logdir", "wandb_project"),
 )
 """Keys of ``common`` that affect what is logged, not what is trained."""
-
-
-def without_seed(flags: Sequence[str]) -> list[str]:
-    """Return flags of ``fairseq-train`` without ``--seed``; equal for all runs of an arm."""
-    place = flags.index("--seed")
-    return [*flags[:place], *flags[place + 2 :]]
 
 
 Configuration = dict[str, dict[str, Any]]
@@ -32,6 +25,8 @@ NAME_FLAGS = {
 """The flag for ``_name`` in each of fairseq's groups."""
 SWITCHED_OFF = ("left_pad_source", "rebuild_batches", "include_index")
 """Settings that are on by default, and whose flag switches them off."""
+MISSING = "???"
+"""omegaconf's mark of a value that the user must give, such as the path of the data."""
 GENERATION = "generation"
 EVALUATION = ("eval_lm", "common_eval")
 """fairseq's groups of settings for fairseq-generate, and for fairseq-eval-lm."""
@@ -68,8 +63,6 @@ def averaging_flags(config: Configuration) -> list[str]:
 
 
 def _group_flags(group: str, config: Configuration) -> list[str]:
-    from omegaconf import MISSING  # not needed by the process that supervises runs
-
     flags: list[str] = []
     for key, value in config.get(group, {}).items():
         if key == "_name":

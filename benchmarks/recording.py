@@ -99,7 +99,7 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "recording.csv", "targets", "training")
-    parser.set_defaults(norms=list(DEFAULT), recipe=RECIPES[0])
+    parser.set_defaults(norms=list(DEFAULT), recipe=RECIPES[0], overrides=[], device="cpu")
     return parse_benchmark(parser, argv)
 
 

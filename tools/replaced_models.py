@@ -223,7 +223,9 @@ def _train(name: str, model: Any) -> None:
     for stack in stacks:
         replace_norms(stack, name)
     models = [model]
-    if any(hasattr(module, "gradient_checkpointing") for module in model.modules()):
+    # some models claim it and have no layer that does it
+    layers = any(hasattr(module, "gradient_checkpointing") for module in model.modules())
+    if model.supports_gradient_checkpointing and layers:
         models.append(copy.deepcopy(model))
         models[1].gradient_checkpointing_enable({"use_reentrant": False})
     gradients = [_gradients(each) for each in models]

@@ -18,6 +18,10 @@ def test_a_model_takes_a_norm(name):
     assert try_model(new_model(name), ["batchnorm"]) == {"itself": DONE, "batchnorm": DONE}
 
 
+def test_a_model_without_activation_checkpointing_trains_without_it():
+    assert try_model(new_model("dpr"), ["dyt"]) == {"itself": DONE, "dyt": DONE}
+
+
 def test_a_model_that_shortens_its_input_is_refused_before_training():
     outcomes = try_model(new_model("canine"), ["rmsnorm", "batchnorm"])
     assert outcomes["itself"] == outcomes["rmsnorm"] == DONE

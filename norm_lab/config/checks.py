@@ -6,16 +6,99 @@ fairseq's parser reads them, and each norm of the model is built once.
 from __future__ import annotations
 
 import logging
+import re
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
+from omegaconf import MISSING
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_lab.config.extra_flags import refuse
-from norm_lab.run.flags import Configuration, averaging_flags, flag_of
+from norm_lab.run.flags import NAME_FLAGS, Configuration, averaging_flags, flag_of
 from norm_lab.run.record import placement_name
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.user_dirs import PACKAGE as PLUGIN
+from norm_plugin.models.stored_settings import PROGRAMS, is_data
+
+HYPERPARAMETERS = frozenset(
+    (
+        # common, distributed_training
+        *("amp", "amp_batch_retries", "amp_init_scale", "amp_scale_window", "bf16", "cpu", "fp16"),
+        *("fp16_init_scale", "fp16_scale_tolerance", "fp16_scale_window", "log_format"),
+        *("log_interval", "memory_efficient_bf16", "memory_efficient_fp16", "min_loss_scale"),
+        *("no_progress_bar", "save_dir", "seed", "threshold_loss_scale", "user_dir"),
+        *("ddp_backend", "broadcast_buffers", "bucket_cap_mb", "find_unused_parameters"),
+        # dataset, optimization
+        *("batch_size", "batch_size_valid", "curriculum", "disable_validation"),
+        *("fixed_validation_seed", "grouped_shuffling", "max_tokens", "max_tokens_valid"),
+        *("max_valid_steps", "num_workers", "required_batch_size_multiple"),
+        *("required_seq_len_multiple", "skip_invalid_size_inputs_valid_test"),
+        *("update_epoch_batch_itr", "update_ordered_indices_seed", "validate_after_updates"),
+        *("validate_interval", "validate_interval_updates", "clip_norm", "lr", "max_epoch"),
+        *("max_update", "sentence_avg", "skip_remainder_batch", "stop_min_lr"),
+        *("stop_time_hours", "update_freq"),
+        # checkpoint, ema
+        *("best_checkpoint_metric", "keep_best_checkpoints", "keep_interval_updates"),
+        *("keep_interval_updates_pattern", "keep_last_epochs", "maximize_best_checkpoint_metric"),
+        *("no_epoch_checkpoints", "no_save_optimizer_state", "patience", "save_interval"),
+        *("save_interval_updates", "ema_decay", "ema_fp32", "ema_start_update"),
+        *("ema_update_freq", "store_ema"),
+        # generation, eval_lm, common_eval
+        *("beam", "diverse_beam_groups", "diverse_beam_strength", "lenpen", "match_source_len"),
+        *("max_len_a", "max_len_b", "min_len", "no_early_stop", "no_repeat_ngram_size"),
+        *("sampling", "sampling_topk", "sampling_topp", "temperature", "unkpen", "unnormalized"),
+        *("context_window", "softmax_batch", "model_overrides"),
+    )
+)
+"""The keys of fairseq's own groups that files and overrides may set; the groups are one command
+line, so a key may be in any of them. Others name files, programs, servers or what is scored."""
+FILES = {"norm_record_file", *PROGRAMS}
+"""Settings of components that name a file or a program."""
+WORD = re.compile(r"[A-Za-z][\w.,-]*", re.ASCII)
+
+
+def check_hyperparameters(config: Configuration, user_dir: Path | None) -> None:
+    """Raise CommandError if a file or an override sets more than a hyperparameter.
+
+    Allowed are :data:`HYPERPARAMETERS`, and the options of the model, the task, the criterion, the
+    optimizer and the schedule. Values are numbers, words and literals without a path.
+
+    Args:
+        user_dir: the user's own ``--user-dir``, which replaces that of a file.
+    """
+    from fairseq.dataclass.configs import FairseqConfig
+
+    own = {each.name for each in fields(FairseqConfig) if is_dataclass(each.default)}
+    of_groups = {each.name for group in own for each in fields(getattr(FairseqConfig, group))}
+    for group, settings in config.items():
+        for key, value in settings.items():
+            if value is None or value is False or value == MISSING:
+                continue  # no flag
+            is_option = group in NAME_FLAGS and (
+                key == "_name" or (key.isidentifier() and key not in of_groups | FILES)
+            )
+            imports = key == "user_dir" and value != PLUGIN
+            allowed = (is_option or key in HYPERPARAMETERS) and _is_plain(value) and not imports
+            if allowed or (imports and user_dir is not None):
+                continue
+            instead = "--user-dir DIR" if imports else f"{flag_of(key)} after --"
+            raise CommandError(
+                f"{group}.{key} is {str(value)[:60]!r}, but files and overrides set "
+                "hyperparameters only, to numbers, words or literals without a path; drop it, or "
+                f"give {instead}"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether fairseq can neither run a value nor find a file by it."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, str) and not WORD.fullmatch(value):
+        return is_data(value) and not re.search(r"[/\\~$]", value)
+    return isinstance(value, (str, bool, int, float))
 
 
 def check_number_averaged(config: Configuration) -> None:

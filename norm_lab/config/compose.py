@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from norm_lab.config.checks import (
+    check_hyperparameters,
     check_number_averaged,
     check_training,
 )
@@ -204,7 +205,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     code_dir = None if user_dir is None else str(user_dir)
     check_extra_flags(request.extra_flags)
     check_no_code(request.extra_flags, code_dir)  # before fairseq evaluates some of them
-    base, config = _hyperparameters(experiment, norm, request.smoke, overrides, request.extra_flags)
+    base, config = _hyperparameters(experiment, norm, request, overrides)
     changed = differences(config, base)
     if pretrained is not None:
         changed["pretrained"] = digest(pretrained)
@@ -313,14 +314,13 @@ def _pretrained(checkpoint: Path | None, experiment: Experiment) -> Path | None:
 def _hyperparameters(
     experiment: Experiment,
     norm: str,
-    smoke: bool,
+    request: Request,
     overrides: Sequence[str],
-    extra_flags: Sequence[str],
 ) -> tuple[Configuration, Configuration]:
     """Return the hyperparameters of the experiment without and with the overrides and flags."""
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
-    groups += [f"size={experiment.smoke}"] if smoke else []
+    groups += [f"size={experiment.smoke}"] if request.smoke else []
     base = read_configuration(str(experiment.config), groups)
     # The file may lack the options of the norm, and a user's own norm has no file in configs/norm/.
     # With a plus, hydra adds a new key.
@@ -329,7 +329,8 @@ def _hyperparameters(
         for each in overrides
     ]
     config = read_configuration(str(experiment.config), [*groups, *added])
-    from_flags = settings_of_flags(extra_flags, config)
+    check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
+    from_flags = settings_of_flags(request.extra_flags, config)
     check_given_once(from_flags, stored_overrides(overrides))
     for group, settings in from_flags.items():
         config[group] = {**config.get(group, {}), **settings}

@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import norm_plugin
+from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_keys
 from norm_lab.config.request import AUTO
 from norm_lab.paths import CONFIGS
@@ -299,6 +300,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
     config = read_configuration(args.config, args.overrides)
+    check_hyperparameters(config, args.user_dir)
     if args.user_dir is not None:
         config["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(config)

@@ -121,7 +121,7 @@ def _without_side(name: str) -> list[str]:
 
 def _is_safe(names: Set[str], value: Any) -> bool:
     """Return whether fairseq runs no code for a setting with one of these names."""
-    return not (names & EVALUATED and not _is_data(value)) and not (
+    return not (names & EVALUATED and not is_data(value)) and not (
         names & PROGRAMS and value not in (None, "None")
     )
 
@@ -148,7 +148,7 @@ def _every_setting(settings: Any) -> Iterator[tuple[str, Any]]:
         pending += [(f"{key}.{name}" if key else str(name), inner) for name, inner in items]
 
 
-def _is_data(value: Any) -> bool:
+def is_data(value: Any) -> bool:
     """Return whether ``eval`` would refuse a value, or finds only a literal in it."""
     if isinstance(value, str):
         try:

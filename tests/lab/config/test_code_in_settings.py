@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 from fake_runs import composed, spec_of
 from norm_lab.config import configuration
+from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.compose import compose_runs
 from norm_lab.config.request import Request
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS, UnsafeSettingError, check_flags
+from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS
 
-BETAS = "--adam-betas is .__import__.*which fairseq would run as Python code"
+ONLY = "but files and overrides set hyperparameters only, to numbers, words or literals without"
+BETAS = f"optimizer.adam_betas is .__import__.*{ONLY}"
 LIGHT = "model._name=lightconv_iwslt_de_en"
 
 
@@ -55,7 +58,7 @@ def override(key, code):
 )
 def test_an_override(key, more, code):
     experiment = "tinyshakespeare" if key.startswith("+eval_lm") else "toy"
-    with pytest.raises(CommandError, match="which fairseq would run as Python code or as a prog"):
+    with pytest.raises(CommandError, match=ONLY):
         dry_runs(experiment, override(key, code), *more)
 
 
@@ -86,14 +89,18 @@ def test_the_grid_of_a_tuning(code):
 @pytest.mark.parametrize(
     ("group", "settings", "message"),
     [
-        ("optimizer", {"adam_beta": "{}"}, "--adam-beta is .__import__"),
-        ("optimizer", {"adam-betas={}": True}, "--adam-betas is .--import--"),
-        ("optimizer", {"adam_betas": "--1 and {}"}, "--adam-betas is .--1 and __import__"),
+        ("optimizer", {"adam_beta": "{}"}, "optimizer.adam_beta is .__import__"),
+        ("optimizer", {"adam-betas={}": True}, "optimizer.adam-betas=__import__.* is 'True'"),
+        ("optimizer", {"adam_betas": "--1 and {}"}, "adam_betas is .--1 and __import__"),
         ("optimizer", {"x": "{}", "adam_betas": "${{optimizer.x}}"}, BETAS),
-        ("common", {"no_progress_bar": "--adam-betas={}"}, BETAS),  # a flag in place of a value
+        ("common", {"no_progress_bar": "--adam-betas={}"}, "no_progress_bar is .--adam-betas"),
         # what is imported is the user's choice
-        ("common", {"user_dir": "elsewhere"}, "--user-dir is 'elsewhere', and importing it would"),
-        ("model", {"user_di": "elsewhere"}, "--user-di is 'elsewhere', and importing it would"),
+        (
+            "common",
+            {"user_dir": "elsewhere"},
+            "user_dir is 'elsewhere'.* give --user-dir DIR",
+        ),
+        ("model", {"user_dir": "elsewhere"}, "user_dir is 'elsewhere'"),
     ],
 )
 def test_the_yaml_file_of_an_experiment(group, settings, message, tmp_path, code):
@@ -112,19 +119,63 @@ def test_the_flags_of_a_configuration(code):
 
 
 def test_flags_after_two_dashes(code):
-    with pytest.raises(CommandError, match=BETAS):
+    with pytest.raises(CommandError, match="adam-betas is .__import__.*would run as Python code"):
         spec_of("toy", "--", "--adam-betas", code)
 
 
 @pytest.mark.parametrize("name", sorted(EVALUATED | PROGRAMS))
-def test_each_flag_that_fairseq_evaluates(name):
-    flag = "--" + name.replace("_", "-")
-    for flags in ([flag, "f()"], [f"{flag}=f()"], [flag[:-1], "f()"], ["--x", flag, "-1 or f()"]):
-        with pytest.raises(UnsafeSettingError):
-            check_flags(flags, ())
-    check_flags([flag, "None", "--lr", "f()", "DATA", "f()", flag, "--cpu", flag], ())
+def test_each_setting_that_fairseq_evaluates(name):
+    for group in ("model", "task", "optimizer", "common_eval"):
+        with pytest.raises(CommandError, match=f"{group}.{name} is 'f.x.'"):
+            check_hyperparameters({group: {name: "f(x)"}}, None)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "common.log_file=/root/.bashrc",
+        "common.log_file=LICENSE",
+        "common.aim_run_hash=x",
+        "common.tensorboard_logdir=x",
+        "common.wandb_project=x",
+        "common_eval.results_path=x",
+        "common_eval.path=x",
+        "checkpoint.restore_file=x",
+        "checkpoint.save_dir=/tmp/x",
+        "distributed_training.distributed_init_method=x",
+        "distributed_training.distributed_world_size=2",
+        "dataset.train_subset=test",
+        "dataset.gen_subset=valid",
+        "generation.gen_subset=valid",
+        "generation.path=x",
+        "generation.score_reference=true",
+        "generation.lm_path=x",
+        "model.log_file=x",
+        "model.norm_record_file=LICENSE",
+        "model.decoder_embed_path=/tmp/x",
+        "task.post_save_script=reboot",
+        "anything.log_file=x",
+        "bpe._name=gpt2",
+    ],
+)
+def test_a_setting_names_no_file_no_program_no_server_and_no_other_test_set(setting, tmp_path):
+    """Neither in an override nor in a study, whose runs begin with nothing."""
+    key = setting.partition("=")[0]
+    override = setting if key == "checkpoint.save_dir" else f"++{setting}"
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"experiment: toy\noverrides: ['{override}']\n")
+    for argv in (["toy", override], [str(path)]):
+        with pytest.raises(CommandError, match=f"{key} is .*{ONLY}|give --work DIR instead"):
+            dry_runs(*argv)
 
 
 def test_the_users_own_choice_is_imported():
-    check_flags(["--user-dir", "mine", "--user-dir=norm_plugin"], ("norm_plugin", "mine"))
-    check_flags(["--adam-betas", "(0.9, 0.98)", "--wer-args", "('a', None)"], ())
+    check_hyperparameters({"common": {"user_dir": "norm_plugin"}}, None)
+    check_hyperparameters({"common": {"user_dir": "../mine"}}, Path("../mine"))
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1.5, True, None, [1, 2], "gelu", "-1", "(0.9, 0.98)", "1,2", "a,b"]
+)
+def test_numbers_words_and_literals_are_hyperparameters(value):
+    check_hyperparameters({"model": {"mine": value}}, None)

@@ -430,13 +430,13 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys,
 
 
 def test_flags_for_a_shell_are_read_by_bash(capsys):
-    argv = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
+    argv = ["toy", 'optimizer.adam_betas="(0.8, 0.9)"']
     assert main([*argv, "--shell"]) == 0
     code = f"printf '%s\\n' {capsys.readouterr().out}"
     result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     flags = result.stdout.splitlines()
     assert flags == training_flags(read_configuration(argv[0], argv[1:]))
-    assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
+    assert flags[flags.index("--adam-betas") + 1] == "(0.8, 0.9)"
     assert main(["toy", "--averaging", "--shell"]) == 0
     assert capsys.readouterr().out == "--last-epochs 3\n"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Try replace_norms on the text models of transformers, and keep the outcomes for docs/examples.md.
 
-    python tools/replaced_models.py           all of them, in about 20 minutes
+    python tools/replaced_models.py           all of them, in about 10 minutes
     python tools/replaced_models.py bert t5   print the outcomes of a few
 
 A model is small and has random weights: nothing is downloaded. Without names, the outcomes are

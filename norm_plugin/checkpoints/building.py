@@ -39,7 +39,8 @@ def build_model(
         check_data(folder, checkpoint, given=data is not None)
     if weights is not None:
         state["model"] = dict(weights)  # fairseq renames old entries in place
-    with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):
+    doing = f"build the model of {checkpoint} with the data in {folder}"
+    with content_errors(checkpoint), fairseq_errors(doing):
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(checkpoint)], state=state
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import os
@@ -74,6 +75,8 @@ DAMAGED = {
     "extra_state.metrics": [1],
     "cfg.common": "x",
     "cfg.model": [1],
+    "cfg.model.encoder_layers": [1],
+    "cfg.model.decoder_layers": {"a": 1},
     "cfg.task": 3,
     "cfg.task.data": {},
     f"model/{EMBEDDING}": None,
@@ -94,6 +97,7 @@ def test_content_that_fairseq_never_stores_is_an_error_of_one_line(
     *way, last = place.split("/")[:2] if "/" in place else place.split(".")
     for word in way:
         inside = inside[int(word) if word.isdecimal() else word]
+    inside = vars(inside) if isinstance(inside, argparse.Namespace) else inside
     inside[int(last) if last.isdecimal() else last] = DAMAGED[place]
     torch.save(state, tmp_path / "damaged.pt")
     torch.save(harmless, tmp_path / "whole.pt")

@@ -138,16 +138,16 @@ class Running:
         self.say(f"{spec.name}: dropped, {why}")
 
 
-def composed_unit(unit: Unit, request: Request, quick: bool) -> Composed:
-    """Return the composed runs of a unit."""
-    overrides = (IN_FLOAT32,) if quick else ()
+def composed_unit(unit: Unit, request: Request, quick: bool, on_cpu: bool) -> Composed:
+    """Return the composed runs of a unit, on a CPU in float32."""
+    overrides = (IN_FLOAT32,) if on_cpu else ()
     return compose(replace(request, experiment=unit.study, overrides=overrides, smoke=quick))
 
 
 def prepare(units: Sequence[Unit], request: Request, quick: bool) -> None:
     """Prepare the data of all units, for a machine that does not have the raw text."""
     for unit in units:
-        composed = composed_unit(unit, request, quick)
+        composed = composed_unit(unit, request, quick, on_cpu=True)
         folders = {spec.data: spec for spec in composed.runs[: unit.runs]}
         for folder, spec in folders.items():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def wanting(
 ) -> Iterator[tuple[Unit, Composed]]:
     """Yield the units that have runs without a result."""
     for unit in units:
-        composed = composed_unit(unit, request, quick)
+        composed = composed_unit(unit, request, quick, on_cpu=quick)
         if not all(spec.result.exists() for spec in composed.runs[: unit.runs]):
             yield unit, composed
 

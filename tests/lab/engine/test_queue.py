@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from norm_lab.config.request import Request
 from norm_lab.config.studies import read_study_file, split, study_path
 from norm_lab.engine import queue
 from norm_lab.engine.queue import QUEUE, Running, pack, read_queue
@@ -31,6 +32,15 @@ def test_a_unit_with_another_key_is_refused(tmp_path):
     (tmp_path / "queue.yaml").write_text("- {study: toy, minutes: 3}")
     with pytest.raises(CommandError, match="each unit must be {study: NAME, runs: N"):
         read_queue(tmp_path / "queue.yaml")
+
+
+def test_data_is_prepared_without_a_gpu_for_runs_that_need_one(tmp_path, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(queue, "data_command", lambda spec: prepared.append(spec.data) or ["true"])
+    unit = queue.Unit("iwslt15_adanorm", runs=2, jobs=2, minutes=1)  # trains in bf16
+    request = Request("", grid=True, work=tmp_path / "work", results=tmp_path / "results")
+    queue.prepare([unit], request, quick=False)
+    assert [folder.name for folder in prepared] == ["iwslt15"]
 
 
 class Process:

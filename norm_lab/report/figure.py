@@ -139,8 +139,11 @@ def style(place: int) -> dict[str, Any]:
 
 def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
     """Put a legend with columns below the axes; ``handles`` by name, None for all lines."""
-    lines, names = axes.get_legend_handles_labels()
-    by_name = dict(zip(names, lines)) if handles is None else handles
+    # not get_legend_handles_labels(), which leaves out every name that begins with _; a line that
+    # was given no name has one of these
+    lines = ((line.get_label(), line) for line in axes.lines)
+    named = {name: line for name, line in lines if not name.startswith("_child")}
+    by_name = named if handles is None else handles
     axes.figure.legend(
         by_name.values(),
         by_name.keys(),

@@ -26,7 +26,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 NUMBERS = re.compile(r"model\.(norm_)?parameters|training\.\w+")
 LABELS = re.compile(r"scores\.\w+\.(label|signature)")
 """The dotted names of values that tables show as numbers and as text."""
+TEXTS_OF_CURVES = ["experiment", "norm", "subset"]
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
 
@@ -220,7 +221,12 @@ def _read_curves(path: Path) -> pd.DataFrame:
     """Read ``curves.csv``; CommandError if it is not a table with these columns of numbers."""
     numbers = ["seed", "epoch", "updates", "loss"]
     try:
-        curves = pd.read_csv(path)
+        curves = pd.read_csv(
+            path,
+            converters=dict.fromkeys(TEXTS_OF_CURVES, cache(_value)),
+            keep_default_na=False,  # NA may be the name of an arm
+            na_values=[""],
+        )
         curves[[*RUN_KEY, "subset"]], curves[numbers].astype(float)
     except (KeyError, TypeError, ValueError) as error:  # ParserError is a ValueError
         raise CommandError(f"{path} is not a table of curves: {error}; publish it again") from error

@@ -39,6 +39,7 @@ from norm_lab.results.folder import (
     PLAIN,
     RUNS,
     SHARED,
+    TEXTS_OF_CURVES,
     Folder,
     RunKey,
     cell,
@@ -90,7 +91,7 @@ def publish(source: Path, target: Path) -> Published:
         (ours,), failures = read.folders, read.failures
         _check_no_run_is_lost(ours, theirs)
         _check_no_newer_run_is_replaced(ours, theirs)
-        curves, failed = read.curves.to_csv(index=False), _csv(failures.map(cell), FAILURES)
+        curves, failed = _curves_csv(read.curves), _csv(failures.map(cell), FAILURES)
         tables = _tables_of_runs(runs)
         archive_kept(runs.to_dict("records"), target)
         write_text(target / CURVES, curves)
@@ -215,6 +216,12 @@ def _tables_of_runs(runs: pd.DataFrame) -> list[tuple[str, str]]:
         (SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n"),
         (RUNS, _csv(texts[varying], RUNS)),
     ]
+
+
+def _curves_csv(curves: pd.DataFrame) -> str:
+    texts = {name: curves[name].map(cell) for name in TEXTS_OF_CURVES}
+    text: str = curves.assign(**texts).to_csv(index=False)
+    return text
 
 
 def _csv(cells: pd.DataFrame, name: str) -> str:

@@ -17,7 +17,7 @@ from norm_lab.report.curves import (
     interval_of_means,
     panels,
 )
-from norm_lab.report.figure import MOST_LINES, SECTIONS, legend_height, outliers
+from norm_lab.report.figure import MOST_LINES, SECTIONS, legend_below, legend_height, outliers
 from norm_lab.report.figures import SETTING_CURVES, figures_of_page, sensitivity_figure
 from norm_lab.report.records import (
     MOST_PLACES,
@@ -360,6 +360,18 @@ def test_arms_in_panels_of_their_own_share_a_color_where_there_are_many(count, c
     drawn_lines = [axes.lines[0] for axes in axes_of(figure).flat if axes.lines]
     assert len(drawn_lines) == count
     assert len({line.get_color() for line in drawn_lines}) == colors
+
+
+def test_a_legend_has_every_name():
+    import matplotlib.figure
+
+    axes = matplotlib.figure.Figure().subplots()
+    for name in ("rmsnorm", "_rmsnorm"):
+        axes.plot([1, 2], label=name)
+    axes.axhline(1)  # without a name
+    legend_below(axes)
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.texts] == ["rmsnorm", "_rmsnorm"]
 
 
 def test_a_legend_has_the_columns_that_fit(study):

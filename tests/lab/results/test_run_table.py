@@ -322,6 +322,15 @@ def test_any_text_is_published_as_it_is(value, tmp_path):
     assert read_results(folder)["versions.torch"].tolist() == ["2.13.0", value]
 
 
+@pytest.mark.parametrize("name", ["a\rb", "NA", "1.0", "01", 'a "b",\nc\r\n', "true"])
+def test_a_run_of_any_name_keeps_its_curves(name, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(norm=name), made_up())
+    before = tables(folder)
+    publish(folder, folder)
+    assert_equal(before, tables(folder))
+    assert name in set(read_curves(folder)["norm"])
+
+
 def test_a_table_that_would_be_read_otherwise_is_not_written(tmp_path, monkeypatch):
     (folder,) = folder_of(tmp_path, made_up(), made_up(seed=2))
     before = {path.name: path.read_bytes() for path in folder.rglob("*.json")}

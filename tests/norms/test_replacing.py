@@ -400,6 +400,13 @@ def test_a_mask_is_of_one_forward():
         model.norm(x)
 
 
+def test_a_mask_that_is_added_to_scores_is_no_mask_of_zeros_at_padding():
+    model = OneNorm()
+    replace_norms(model, "batchnorm")
+    with pytest.raises(ValueError, match="attention_mask has negative values, as a mask that is"):
+        model.train()(torch.randn(BATCH, TIME, DIM), attention_mask=-1e4 * MASK)
+
+
 class TwoStacks(nn.Module):
     def __init__(self):
         super().__init__()
@@ -472,3 +479,47 @@ def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():
     replace_norms(model, "rmsnorm", gain="1+w")
     assert model[0].weight is parameter
     torch.testing.assert_close(model(x), expected)
+
+
+class GemmaRMSNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(DIM))
+
+    def forward(self, x):
+        return nn.functional.rms_norm(x, (DIM,), 1 + self.weight, 1e-6)
+
+
+def tied_gains(*others):
+    """Norms with gamma = 1 + w, other modules, and one w for all of them."""
+    model = nn.Sequential(GemmaRMSNorm(), GemmaRMSNorm(), *others)
+    nn.init.normal_(model[0].weight)
+    for module in model:
+        module.weight = model[0].weight
+    return model
+
+
+def test_tied_gains_stay_tied_and_keep_what_they_were():
+    model, x = tied_gains(), torch.randn(3, DIM)
+    expected = model(x)
+    replace_norms(model, "rmsnorm")
+    assert model[0].weight is model[1].weight
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("others", "choice"), [([nn.LayerNorm(DIM)], None), ([nn.Identity()], None), ([], "0")]
+)
+def test_a_gain_that_is_another_value_elsewhere_is_refused(others, choice):
+    model = tied_gains(*others)
+    before, norms = model[0].weight.clone(), list(model)
+    with pytest.raises(ValueError, match="shares the gain of a norm, 1 . weight there"):
+        replace_norms(model, "batchnorm", mask=None, only=choice)
+    assert torch.equal(model[0].weight, before) and list(model) == norms
+
+
+def test_norms_are_replaced_once():
+    model = OneNorm()
+    replace_norms(model, "layernorm")
+    with pytest.raises(ValueError, match="its norms are replaced already: build it anew"):
+        replace_norms(model, "rmsnorm")

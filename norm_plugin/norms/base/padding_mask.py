@@ -176,7 +176,8 @@ def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
     """Return the padding, (B, T), True at padding, from a mask argument; None stays None.
 
     Raises:
-        ValueError: the value is not of shape (B, T).
+        ValueError: the value is not of shape (B, T), or is one to be added to scores, in which 0 is
+            no padding, under the name of one that is 0 at padding.
     """
     if value is None:
         return None
@@ -187,4 +188,9 @@ def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
         )
     if argument.endswith(TRUE_AT_PADDING):
         return value.bool()  # -inf is True, and 0.0 False
+    if value.is_floating_point() and bool((value < 0).any()):
+        raise ValueError(
+            f"{argument} has negative values, as a mask that is added to scores; a norm with batch "
+            "statistics needs one that is 0 at padding, and 1 elsewhere"
+        )
     return value == 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.formula import Formula, formula_of
+from norm_plugin.norms.base.formula import BY_HAND, Formula, formula_of
 from norm_plugin.norms.base.padding_mask import PaddingMask, fits, misfit
 from norm_plugin.norms.base.registry import norm_spec
 from norm_plugin.norms.base.selection import Patterns, Place, select
@@ -98,15 +99,17 @@ def replace_norms(
     _warn_of_leaks(model, name, next(iter(built.values())))
     padding = PaddingMask(model)
     masked = spec.batch_statistics and mask
-    if masked:
-        _check_inputs(model, places, batch_first)
-        padding.hold_argument(model, masked)
     carried = {
         key: _carry_over(paths[key][0], formulas[key], norm, model) for key, norm in built.items()
     }
+    shifts = _gain_shifts(model, built, formulas)
     if masked:
+        _check_inputs(model, places, batch_first)
+        padding.hold_argument(model, masked)
         for key, norm in built.items():
             padding.serve(norm, batch_first, paths[key][1])
+    for gain, shift in shifts.items():
+        gain.data.add_(shift)
     for place in places:
         setattr(place.parent, place.attribute, built[id(place.old)])
     _leave_fast_paths(model)
@@ -138,9 +141,31 @@ def _carry_over(old: nn.Module, formula: Formula, norm: Norm, model: nn.Module) 
         if former and name in own and own[name].shape == getattr(old, former).shape:
             setattr(norm, name, getattr(old, former))
             carried.append(name)
-    if "weight" in carried and formula.unit != norm.weight_offset:
-        getattr(norm, "weight").data.add_(formula.unit - norm.weight_offset)  # noqa: B009
     return tuple(carried)
+
+
+def _gain_shifts(
+    model: nn.Module, built: Mapping[int, Norm], formulas: Mapping[int, Formula]
+) -> dict[Tensor, float]:
+    """Return what is to be added to each parameter, since gamma is 1 + weight in some norms.
+
+    Raises:
+        ValueError: the modules that share a parameter need different values of it.
+    """
+    shifts: dict[Tensor, set[float]] = {}
+    for module in model.modules():
+        norm, formula = built.get(id(module)), formulas.get(id(module))
+        for name, parameter in module.named_parameters(recurse=False):
+            if norm is None or formula is None:
+                shifts.setdefault(parameter, set()).add(0.0)
+            elif name == formula.gain and getattr(norm, "weight", None) is parameter:
+                shifts.setdefault(parameter, set()).add(formula.unit - norm.weight_offset)
+    if any(len(different) > 1 for different in shifts.values()):
+        raise ValueError(
+            f"{type(model).__name__} shares the gain of a norm, 1 + weight there, with a module in "
+            f"which it is another value; untie them. {BY_HAND}"
+        )
+    return {parameter: shift for parameter, (shift,) in shifts.items() if shift}
 
 
 def _check_layout(model: nn.Module, batch_first: bool) -> None:

@@ -386,7 +386,7 @@ def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
     if outcome in (*LOSSES, *metric.losses):
         return metric.loss_unit
     if outcome == SCORE or outcome in metric.columns:
-        return metric.score_unit
+        return metric.units.get(outcome, metric.score_unit)
     names = [
         SCORE,
         *LOSSES,

@@ -36,6 +36,7 @@ class Metric(ABC):
         digits: decimal places in tables.
         of_interest: the smallest difference that matters, about as large as papers report.
         score_unit: the unit of the score and its differences: ``points``.
+        units: the units of the kinds of scores that have another.
         loss_unit: the unit of the losses that fairseq prints for the task.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         stage: the name of the stage that evaluates the test set.
@@ -55,6 +56,7 @@ class Metric(ABC):
     digits: ClassVar[int] = 2
     of_interest: ClassVar[float]
     score_unit: ClassVar[str] = "points"
+    units: ClassVar[Mapping[str, str]] = {}
     loss_unit: ClassVar[str]
     checkpoint: ClassVar[str] = AVERAGE
     stage: ClassVar[str]

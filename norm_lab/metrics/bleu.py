@@ -1,4 +1,4 @@
-"""BLEU of translations: as fairseq computes it, by its definition, and by sacrebleu."""
+"""BLEU of translations, as fairseq computes it, by its definition and by sacrebleu; and chrF."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Bleu(Metric):
         "tokenized": "BLEU (tokenized)",
         "exact": "exact BLEU",
         "sacrebleu": "sacrebleu",
+        "chrf": "chrF",
     }
+    units = {"chrf": "chrF"}
     of_interest = 0.2
     score_unit = "BLEU"
     loss_unit = "bits per token"
@@ -244,9 +246,14 @@ def score_log(
     what, hypotheses = "sacrebleu on detokenized text", plain_hypotheses(log, form)
     if form.tokenized_reference:
         what += ", the reference detokenized too, as it comes tokenized"
+    plain = plain_references(references, form)
     scores["sacrebleu"] = {
-        **score_sacrebleu(hypotheses, plain_references(references, form), form.lowercase),
+        **score_sacrebleu(hypotheses, plain, form.lowercase),
         "label": label(what),
+    }
+    scores["chrf"] = {
+        **score_chrf(hypotheses, plain, form.lowercase),
+        "label": label(what.replace("sacrebleu", "chrF")),
     }
     return scores
 
@@ -264,7 +271,7 @@ def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command ``score``: each kind of BLEU that papers report, as JSON.
+    """Run the command ``score``: each kind of BLEU that papers report, and chrF, as JSON.
 
     - tokenized: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it, computed
       from the sentences with the dictionary that fairseq-generate had. A note says if the log ends
@@ -274,6 +281,7 @@ def main(argv: Sequence[str]) -> int:
     - compound_split, if requested: fairseq's BLEU4 after a-b has become a ##AT##-##AT## b on both
       sides, as the papers report it on WMT14 En-De.
     - sacrebleu on detokenized text against the original reference, with its signature.
+    - chrF of the same text (Popovic 2015), which depends less on the length than BLEU.
     """
     parser = argparse.ArgumentParser(
         prog="norm-plugin score",
@@ -389,6 +397,17 @@ def score_sacrebleu(
     from sacrebleu.metrics import BLEU
 
     return _sacrebleu_parts(BLEU(lowercase=lowercase), hypotheses, references)
+
+
+def score_chrf(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool
+) -> dict[str, Any]:
+    """Return sacrebleu's chrF2 of plain text (Popovic 2015, 2016), with its signature."""
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF(lowercase=lowercase)
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return {"score": round(score.score, 4), "signature": str(metric.get_signature())}
 
 
 def _sacrebleu_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -37,7 +37,8 @@ def score_table(runs: pd.DataFrame) -> str:
     check_alike(runs, "split", ["split"])
     metric = find_metric(runs["metric"].iloc[0])
     norms = runs.groupby("norm", sort=False)
-    table = pd.DataFrame([_scores_of_norm(of_norm, metric) for _, of_norm in norms])
+    columns = _columns(runs, metric)
+    table = pd.DataFrame([_scores_of_norm(of_norm, metric, columns) for _, of_norm in norms])
     lines = [
         markdown(
             table.map(lambda cell: escaped(str(cell))),
@@ -45,10 +46,8 @@ def score_table(runs: pd.DataFrame) -> str:
         ),
         "",
     ]
-    for kind, title in metric.columns.items():
-        if f"scores.{kind}.score" not in runs:
-            meaning = f"{title}: {NOT_COMPUTED} when these runs were scored"
-        elif f"scores.{kind}.signature" in runs:
+    for kind, title in columns.items():
+        if f"scores.{kind}.signature" in runs:
             signatures = distinct(runs[f"scores.{kind}.signature"])
             meaning = f"{title}: {', '.join(f'`{signature}`' for signature in signatures)}"
         else:
@@ -67,7 +66,18 @@ def score_table(runs: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
+def _columns(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
+    """Return the kinds of scores that any run has, with their titles; old results lack some."""
+    return {
+        kind: title
+        for kind, title in metric.columns.items()
+        if kind == metric.headline or f"scores.{kind}.score" in runs
+    }
+
+
+def _scores_of_norm(
+    runs: pd.DataFrame, metric: Metric, columns: Mapping[str, str]
+) -> dict[str, str]:
     """Return a row of the table; old results may lack a kind of score or the speed."""
     check_same_sources(runs)
     check_settings_alike(runs, ("model", *TRAINING))
@@ -79,7 +89,7 @@ def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
 
     seeds, single = ", ".join(map(str, runs["seed"])), len(runs) == 1
     half = math.nan if single else half_interval(runs["score"], split_ratio(runs))
-    first, *others = metric.columns.items()
+    first, *others = columns.items()
     return {
         "Norm": str(runs["norm"].iloc[0]),
         "Seeds": seeds if single else f"{seeds} (n = {len(runs)})",

@@ -14,6 +14,7 @@ from norm_lab.config.studies import (
     PrimaryComparison,
     Tuning,
     check_study,
+    outcome_unit,
     read_study_file,
 )
 from norm_lab.metrics import find_metric
@@ -199,3 +200,9 @@ def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
         chosen += (schedule["warmup_updates"], schedule.get("warmup_init_lr"))
         assert chosen in (*inverse, fixed)
     assert len(runs) == len(inverse) + 1
+
+
+def test_the_unit_of_an_outcome():
+    bleu = find_metric("bleu")
+    units = {"score": "BLEU", "sacrebleu": "BLEU", "chrf": "chrF", "valid_loss": "bits per token"}
+    assert {name: outcome_unit(name, bleu, "here") for name in units} == units

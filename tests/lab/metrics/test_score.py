@@ -158,6 +158,19 @@ def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
     assert f"case:{'lc' if lowercase else 'mixed'}" in score["signature"]
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_chrf_equals_its_command(tmp_path, lowercase) -> None:
+    hypotheses = tmp_path / "hypotheses"
+    lines = detokenize(read_generate_log(LOG).hypotheses, "de")
+    hypotheses.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses)]
+    command += ["-m", "chrf", "-w", "4", *(["--chrf-lowercase"] if lowercase else [])]
+    printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    score = score_log(LOG, REFERENCE, TextForm("de", lowercase))["chrf"]
+    assert score["score"] == printed["score"]
+    assert score["signature"] == printed["signature"]
+
+
 def test_detokenized_text_has_no_escapes() -> None:
     tokens = ["er sagte : &quot; kalt ! &quot;", "brot &amp; milch ."]
     assert detokenize(tokens, "de") == ['er sagte: "kalt!"', "brot & milch."]
@@ -214,7 +227,7 @@ def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
 
 
 def test_compounds_are_split_only_where_asked() -> None:
-    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenized", "exact", "sacrebleu"]
+    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenized", "exact", "sacrebleu", "chrf"]
 
 
 # --- other forms of text

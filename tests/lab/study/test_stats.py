@@ -379,7 +379,7 @@ def test_accuracies_are_compared_by_their_counts():
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        ("chrf", "bleu has no outcome chrf; choose from score, valid_loss, train_loss, exact"),
+        ("ter", "bleu has no outcome ter; choose from score, valid_loss, train_loss, exact"),
         ("valid_loss", "no run has the outcome valid_loss"),
     ],
 )

@@ -31,13 +31,14 @@ def run(argv: Sequence[str]) -> int:
     """Run the command ``run``."""
     name = next(iter(argv), "")
     request = request_of(parse(run_parser(name if description_file(name) else None), argv))
-    from norm_lab.engine.composed import compose
-    from norm_lab.engine.execution import execute, print_commands
+    from norm_lab.config.compose import compose_runs
+    from norm_lab.engine.execution import execute, print_commands, write_run
 
-    (spec,) = compose(request).runs
+    (spec,) = compose_runs(request)
     if request.dry_run:
         print_commands(spec)
     else:
+        write_run(spec)
         execute(spec, os.environ, request.retry)
     return 0
 
@@ -45,27 +46,29 @@ def run(argv: Sequence[str]) -> int:
 def job(argv: Sequence[str]) -> int:
     """Run the command ``job``, which a grid calls for each of its runs."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin job", description="Execute one run of a grid, from its file."
+        prog="norm-plugin job", description="Execute the run of run.json in a folder."
     )
-    parser.add_argument("file", type=Path, metavar="FILE")
-    file = parser.parse_args(argv).file
-    from norm_lab.engine.jobs import Job
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--retry", action="store_true", help="train it again if it has diverged")
+    args = parser.parse_args(argv)
+    from norm_lab.config.spec import RunSpec
+    from norm_lab.engine.execution import execute
 
-    Job.read(file).execute()
+    execute(RunSpec.read(args.folder), os.environ, args.retry)
     return 0
 
 
 def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     """Run the command ``sweep``."""
     request = request_of(parse(sweep_parser(verb), argv))
-    from norm_lab.engine.composed import compose
+    from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
     if request.tuned:
-        from norm_lab.study.tune import compose_tuned  # imports pandas
+        from norm_lab.study.tune import compose_tuned
 
         return run_grid(request, compose_tuned(request))
-    return run_grid(request, compose(request))
+    return run_grid(request, compose_runs(request))
 
 
 def status(argv: Sequence[str]) -> int:
@@ -84,23 +87,23 @@ def tune(argv: Sequence[str]) -> int:
 def demo(argv: Sequence[str]) -> int:
     """Run the command ``demo``: a sweep on all cores, the table of its results, and their page."""
     request = request_of(parse(demo_parser(), argv))
-    from norm_lab.engine.composed import compose
+    from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
     given = {override.partition("=")[0] for override in request.overrides}
     defaults = {"norm": ",".join(DEMO_NORMS), "preset": "demo"}
     added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     request = replace(request, overrides=(*added, *request.overrides))
-    composed = compose(request)
-    jobs = min(len(os.sched_getaffinity(0)), len(composed.runs))
-    code = run_grid(replace(request, jobs=jobs, threads=1), composed)
+    specs = compose_runs(request)
+    jobs = min(len(os.sched_getaffinity(0)), len(specs))
+    code = run_grid(replace(request, jobs=jobs, threads=1), specs)
     if code or request.dry_run:
         return code
-    results = composed.runs[0].result.parent
+    results = specs[0].result.parent
     page = results.parent.parent / "demo"
     print(f"\n{_output_of('score-table', results)}")
     print(DEMO_END)
-    _output_of("report", results, "--out", page, "--baseline", composed.runs[0].label)
+    _output_of("report", results, "--out", page, "--baseline", specs[0].label)
     print(f"The page, with curves: {page / 'index.html'}\nResults: {results}")
     return 0
 
@@ -125,8 +128,8 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
     request = request_of(args)
+    from norm_lab.config.compose import compose_runs
     from norm_lab.config.studies import read_study_file, study_path
-    from norm_lab.engine.composed import compose
     from norm_lab.engine.grid import run_grid
     from norm_lab.study.tune import compose_tuned, tune_study, tuned_path
 
@@ -134,18 +137,18 @@ def study(argv: Sequence[str]) -> int:
     folder = Path(args.work or ROOT / "work", "studies", path.stem)
     request = replace(request, results=request.results or Path(os.getcwd(), folder))
     if read_study_file(path).tune is None:
-        composed = compose(request)
+        specs = compose_runs(request)
     else:
         code = tune_study(request)
         if code or not tuned_path(path).exists():
             return code
-        composed = compose_tuned(request)
-    code = run_grid(request, composed)
+        specs = compose_tuned(request)
+    code = run_grid(request, specs)
     if code or request.status or request.dry_run:
         return code
-    from norm_lab.report import page  # imports torch, for which the runs need not wait
+    from norm_lab.report import page
 
-    results = sorted({str(spec.result.parent) for spec in composed.runs})
+    results = sorted({str(spec.result.parent) for spec in specs})
     print(flush=True)
     baseline = [] if args.baseline is None else ["--baseline", args.baseline]
     shown = ["--study", str(path), *baseline, "--format", page.LATEX]

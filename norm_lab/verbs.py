@@ -48,8 +48,7 @@ VERBS = {
     ),
     # called by programs only, and not listed in the help
     "stages": ("norm_lab.engine.stage_process", ""),  # several stages of a run in one process
-    "compose": ("norm_lab.config.compose", ""),  # the runs of a command line, as JSON
-    "job": ("norm_lab.commands:job", ""),  # one run of a sweep
+    "job": ("norm_lab.commands:job", ""),  # the run in a folder
     "worker": ("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun
 }
 RENAMED = {"flags": "fairseq-flags", "table": "score-table"}

@@ -1,21 +1,15 @@
-"""Compose the runs of a command line, in a child process of ``run`` and ``sweep``.
+"""Compose the runs of a command line.
 
-    python -m norm_plugin compose JSON
-
-JSON is a :class:`~norm_lab.config.request.Request`. The output is JSON too, a
-:class:`~norm_lab.config.request.Composed` of checked runs. hydra composes the experiment's YAML
-file with the overrides; fairseq's parser and the norms check the flags before any file is written.
+hydra composes the experiment's YAML file with the overrides; fairseq's parser and the norms check
+the flags before any file is written.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from norm_lab.config.checks import (
     check_hyperparameters,
@@ -38,8 +32,8 @@ from norm_lab.config.extra_flags import (
     check_given_once,
     settings_of_flags,
 )
+from norm_lab.config.options import Request
 from norm_lab.config.renamed import stored_overrides
-from norm_lab.config.request import Composed, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
     STUDIES,
@@ -72,52 +66,35 @@ SEED = re.compile(r"0|[1-9][0-9]{0,9}")
 MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; print one line of JSON."""
-    if list(argv) in (["-h"], ["--help"]):
-        print(f"usage: norm-plugin compose JSON\n\n{__doc__}")
-        return 0
-    composed = compose_runs(Request.from_json(json.loads(argv[0])))
-    print(json.dumps(composed.to_json()))
-    return 0
-
-
-def compose_runs(request: Request) -> Composed:
-    """Compose the runs of a request. Identical runs are merged.
+def compose_runs(request: Request) -> list[RunSpec]:
+    """Return the runs of a request, composed. Identical runs are merged.
 
     Every run is checked; CommandError names the first invalid one.
     """
-    launcher = [override for override in request.overrides if override.startswith("hydra.")]
-    own = [override for override in request.overrides if override not in launcher]
+    own = [each for each in request.overrides if not each.startswith("hydra.")]
     study = find_study(request.experiment)
     grid = request.runs or _runs_of_study(study, own)
     if len(grid) > 1 and not request.grid:
         raise CommandError(
             f"{request.experiment} {' '.join(own)} is more than one run; use norm-plugin sweep"
         )
-    runs: dict[Path, tuple[RunSpec, Sequence[str]]] = {}
+    runs: dict[Path, RunSpec] = {}
     for overrides in grid:
         spec = _compose_named(request, study.experiment, overrides)
-        first, of_first = runs.setdefault(spec.result, (spec, overrides))
+        first = runs.setdefault(spec.result, spec)
         if first.settings != spec.settings:
             raise CommandError(
                 f"{study.experiment} {' '.join(overrides)}: its result would be {spec.result}, "
-                f"which is also that of {' '.join(of_first)}; give the two runs different names by "
-                "norm=X, seed=N or a setting that differs from the experiment's"
+                f"which is also that of {' '.join(first.overrides)}; give the two runs different "
+                "names by norm=X, seed=N or a setting that differs from the experiment's"
             )
-    specs = tuple(spec for spec, _ in runs.values())
+    specs = list(runs.values())
     if request.runs is None:
         seeds = _seeds_by_arm(specs)
         check_study(study, find_metric(specs[0].metric), seeds)
         for arm in study.labels:
             find_arm(arm, seeds, f"{study.path}: labels")
-    return Composed(
-        runs=specs,
-        overrides=tuple(tuple(overrides) for _, overrides in runs.values()),
-        experiment=study.experiment,
-        launcher=tuple(launcher),
-        gpus=tuple(visible_gpus()),
-    )
+    return specs
 
 
 def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
@@ -171,13 +148,6 @@ def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
-def visible_gpus() -> list[str]:
-    """Return the GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return named.split(",")[:count] if named and count else list(map(str, range(count)))
-
-
 def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
     """Compose and check one run.
 
@@ -190,7 +160,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         CommandError: the experiment, preset, an override or a flag is unknown, a value is wrong, no
             chosen norm has an option, or the GPUs cannot share the batch.
     """
-    choices, overrides = split_choices(overrides)
+    choices, others = split_choices(overrides)
     experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
     metric = find_metric(experiment.metric)
     norm, seed = choices.get("norm", "layernorm"), read_seed(choices.get("seed", "1"))
@@ -205,7 +175,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     code_dir = None if user_dir is None else str(user_dir)
     check_extra_flags(request.extra_flags)
     check_no_code(request.extra_flags, code_dir)  # before fairseq evaluates some of them
-    base, config = _hyperparameters(experiment, norm, request, overrides)
+    base, config = _hyperparameters(experiment, norm, request, others)
     changed = differences(config, base)
     if pretrained is not None:
         changed["pretrained"] = digest(pretrained)
@@ -255,6 +225,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         user_dir=user_dir,
         sources=sources_in_use(user_dir, training),
         pretrained=pretrained,
+        overrides=tuple(overrides),
         fold=request.fold_norms,
         srun=request.srun,
         tensorboard=request.tensorboard,

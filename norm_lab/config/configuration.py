@@ -27,13 +27,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
+from norm_lab.config.options import AUTO
 from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_keys
-from norm_lab.config.request import AUTO
 from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import (
     LOGGING,
     Configuration,
     averaging_flags,
+    check_precision_on_cpu,
     flag_of,
     generation_flags,
     training_flags,
@@ -49,7 +50,6 @@ WITHOUT_EFFECT = "model.norm_record"
 """The prefix of the settings of the recorder, which do not affect the training."""
 ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
 """The settings for several workers on CPUs."""
-HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
 def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuration:
@@ -204,7 +204,9 @@ def for_workers(
     scale_batch_size: bool = False,
     srun: bool = False,
 ) -> Configuration:
-    """Return a copy of ``config`` for a number of GPUs, or the CPU, with the same batch size.
+    """Return a copy of ``config`` for a number of GPUs with the same batch size.
+
+    For one GPU, it also trains on the CPU of a machine that has none: ``engine/stages.py``.
 
     The batch size per update is ``max_tokens`` (or ``batch_size`` in sentences) times
     ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
@@ -222,16 +224,9 @@ def for_workers(
     present = torch.cuda.device_count()
     config = copy.deepcopy(config)
     common = config.setdefault("common", {})
-    only_cpu = bool(common.get("cpu"))
-    on_cpu = only_cpu or (gpus == AUTO and present == 0)
-    if on_cpu:
-        common["cpu"] = True
-        half = [key for key in HALF if common.get(key)]
-        if half and not (elsewhere and gpus == AUTO):
-            raise CommandError(
-                f"{half[0]} needs a GPU, but this run is on the CPU; drop it, or give "
-                f"common.{half[0]}=false"
-            )
+    on_cpu = bool(common.get("cpu"))
+    if (on_cpu or (gpus == AUTO and present == 0)) and not (elsewhere and gpus == AUTO):
+        check_precision_on_cpu(common)
     if on_cpu and gpus == AUTO:
         return config
     if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
@@ -239,7 +234,7 @@ def for_workers(
     count = 1 if gpus == AUTO else int(gpus)
     if on_cpu and not srun:
         raise CommandError(f"--gpus is {gpus}, but this experiment is for the CPU; drop --gpus")
-    if not on_cpu and count > present and not elsewhere:
+    if not on_cpu and gpus != AUTO and count > present and not elsewhere:
         raise CommandError(f"--gpus is {count}, but this machine has {present}")
     config["distributed_training"] = {
         **config.get("distributed_training", {}),

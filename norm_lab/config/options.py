@@ -10,15 +10,12 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, at_least
-
-if TYPE_CHECKING:
-    from norm_lab.config.request import Request
 
 RUN_END = """
 KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
@@ -59,6 +56,73 @@ OVERRIDES = {
 }
 """Options that are translated into overrides."""
 UNKNOWN = "unrecognized arguments: "  # as argparse prints it
+
+
+LOCAL, SLURM = "local", "submitit_slurm"
+AUTO = "auto"
+"""The value of ``gpus`` for one GPU, or for the CPU if there is none."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``run``, ``sweep``, ``status``, ``tune``, ``study`` or ``demo``.
+
+    Paths are absolute.
+
+    Attributes:
+        experiment: the name of an experiment or a study, or the path of a YAML file.
+        overrides: overrides for every run, in hydra's syntax.
+        runs: the overrides of each run, in order; None: those of the experiment or the study.
+        extra_flags: flags of ``fairseq-train`` for every run, which override its settings.
+        grid: whether there may be several runs.
+        user_dir: the user's own ``--user-dir``.
+        raw: the folder of the raw corpus.
+        pretrained: the checkpoint to fine-tune.
+        work: the folder for data and checkpoints; None: that of the checkout.
+        results: the folder of the results; None: that in ``work``.
+        fold_norms: evaluate with folded norms.
+        smoke: test all stages with a tiny model.
+        tensorboard: write curves for TensorBoard.
+        gpus: a number, or AUTO.
+        scale_batch_size: multiply the batch size by the number of GPUs.
+        srun: train by srun, in a Slurm job.
+        retry: repeat the training of a run that has diverged.
+        dry_run: print the commands without running them.
+        status: only print the status of the runs.
+        tuned: use the tuned values of each arm.
+        launcher: LOCAL or SLURM.
+        jobs: the number of parallel runs; None: one per GPU, or one.
+        threads: threads per run; None: the cores divided by the jobs.
+    """
+
+    experiment: str
+    overrides: tuple[str, ...] = ()
+    runs: tuple[tuple[str, ...], ...] | None = None
+    extra_flags: tuple[str, ...] = ()
+    grid: bool = False
+    user_dir: Path | None = None
+    raw: Path | None = None
+    pretrained: Path | None = None
+    work: Path | None = None
+    results: Path | None = None
+    fold_norms: bool = False
+    smoke: bool = False
+    tensorboard: bool = False
+    gpus: str = AUTO
+    scale_batch_size: bool = False
+    srun: bool = False
+    retry: bool = False
+    dry_run: bool = False
+    status: bool = False
+    tuned: bool = False
+    launcher: str = LOCAL
+    jobs: int | None = None
+    threads: int | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the runs are not for this machine, so that its GPUs do not matter."""
+        return self.dry_run or self.status or self.srun or self.launcher != LOCAL
 
 
 class Parser(argparse.ArgumentParser):
@@ -111,7 +175,7 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     )
     parser.add_argument(
         "--launcher",
-        choices=("local", "submitit_slurm"),
+        choices=(LOCAL, SLURM),
         help="local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)",
     )
     parser.add_argument("--status", action="store_true", help="print the status of the runs")
@@ -151,8 +215,6 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
 
 def request_of(args: argparse.Namespace) -> Request:
     """Return the options of :func:`parse` as a request, with absolute paths."""
-    from norm_lab.config.request import Request
-
     names = [field.name for field in fields(Request) if field.name in args]
     given = {name: getattr(args, name) for name in names}
     for name in ("overrides", "extra_flags"):

@@ -1,21 +1,23 @@
 """RunSpec, the complete specification of a run, and the folders and names derived from it.
 
-A spec is composed in a short child process, which imports hydra, fairseq and torch. The process
-that supervises runs imports only the standard library.
+``run.json`` in the folder of a run is its spec; ``norm-plugin job FOLDER`` executes it. The process
+that executes runs imports only the standard library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.run.flags import Configuration
 from norm_lab.run.record import Arm, Preparation, Value
+from norm_plugin.io.files import read_json
 
-T = TypeVar("T")
+RUN_FILE = "run.json"
+PATHS = ("data", "work", "results", "user_dir", "pretrained")
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""
 
@@ -39,6 +41,7 @@ class RunSpec:
         user_dir: the user's own ``--user-dir``.
         sources: the digests of the files of the user dir that the training depends on.
         pretrained: the checkpoint to fine-tune.
+        overrides: the overrides that request it, in hydra's syntax; they do not identify it.
         fold: evaluate with folded norms.
         srun: train by srun, in a Slurm job.
     """
@@ -57,6 +60,7 @@ class RunSpec:
     user_dir: Path | None
     sources: Sources
     pretrained: Path | None
+    overrides: tuple[str, ...] = field(compare=False)
     fold: bool
     srun: bool
     tensorboard: bool
@@ -123,42 +127,22 @@ class RunSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec in types that JSON has."""
-        return to_json(self)
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
-        """Return the spec from the result of :meth:`to_json`."""
-        spec = from_json(cls, content)
-        preparation = Preparation(**content["preparation"])
-        return replace(spec, arm=Arm(**content["arm"]), preparation=preparation)
+    def read(cls, folder: Path) -> RunSpec:
+        """Return the run in a folder; raise CommandError if it has no ``run.json``."""
+        content = read_json(folder / RUN_FILE)
+        content |= {key: Path(content[key]) for key in PATHS if content[key] is not None}
+        content["arm"] = Arm(**content["arm"])
+        content["preparation"] = Preparation(**content["preparation"])
+        content["overrides"] = tuple(content["overrides"])
+        return cls(**content)
 
 
 def result_name(norm: str, seed: int) -> str:
     """Return the file name of a result: ``powernorm-seed1.json``."""
     return f"{norm}-seed{seed}.json"
-
-
-def to_json(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass in types that JSON has."""
-    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(record).items()}
-
-
-def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
-    """Return a dataclass from the result of :func:`to_json`.
-
-    Lists become tuples, and fields of type Path paths.
-    """
-    paths = {field.name for field in fields(kind) if "Path" in str(field.type)}  # type: ignore[arg-type]
-    values = {
-        key: Path(value) if key in paths and value is not None else as_tuples(value)
-        for key, value in content.items()
-    }
-    return kind(**values)
-
-
-def as_tuples(value: Any) -> Any:
-    """Return a value that was read from JSON, with tuples for its lists."""
-    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def changed_sources(before: Sources, now: Sources) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
 
-from norm_lab.config.spec import RunSpec, changed_sources
+from norm_lab.config.spec import RUN_FILE, RunSpec, changed_sources
 from norm_lab.engine.failure import RunFailedError, explain, write_failure
 from norm_lab.engine.process import CommandFailedError, last_lines, require_setpriv, run_process
 from norm_lab.engine.progress import LinesMeter, Meter, ProgressDisplay, TrainingMeter
@@ -26,6 +26,7 @@ from norm_lab.engine.stages import (
     data_command,
     data_key,
     has_content,
+    on_cpu,
     run_stages,
 )
 from norm_lab.engine.state import (
@@ -44,8 +45,9 @@ from norm_lab.engine.state import (
 )
 from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
+from norm_lab.run.flags import check_precision_on_cpu, training_flags
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import read_lines
+from norm_plugin.io.files import read_lines, write_text
 
 STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
@@ -91,6 +93,32 @@ def execute(
         spec.failure.unlink(missing_ok=True)  # the run now has a result
 
 
+def write_run(spec: RunSpec) -> None:
+    """Write ``run.json`` in the folder of a run, unless that is of a run with other settings.
+
+    Raises:
+        CommandError: the folder cannot be written, another process executes the run, or its
+            checkpoints are of other settings.
+    """
+    make_folder(spec.stages, "--work")
+    with hold_lock(spec.folder, "the same run"):
+        if (spec.folder / RUN_FILE).exists() and Stamps(spec.stages).begun("train") is not None:
+            before = RunSpec.read(spec.folder)
+            if training_flags(before.settings) != training_flags(spec.settings):
+                error = other_training(spec, OTHER)
+                write_status(spec.folder, Status(FAILED, reason=str(error)))
+                raise error
+        text = json.dumps(spec.to_json(), indent=2, ensure_ascii=False)
+        write_text(spec.folder / RUN_FILE, f"{text}\n")
+
+
+def other_training(spec: RunSpec, of: str) -> CommandError:
+    """Return the error of a run whose folder has the checkpoints of another training."""
+    return CommandError(
+        f"{spec.checkpoints} is of {of}; remove {spec.folder}, or choose another --work"
+    )
+
+
 class Execution:
     """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
 
@@ -115,10 +143,11 @@ class Execution:
         """Run all stages in order; after one that is not finished, all later ones run again."""
         self.prepare()
         self.stages = run_stages(self.spec)  # their keys depend on the data
-        train = self.stages[0]
+        train, device = self.stages[0], "cpu" if on_cpu(self.spec) else "gpu"
         missing = list(dropwhile(self.is_done, self.stages))
         if train in missing:
-            self.check_begun(train)
+            self.check_begun(train, device)
+            self.stamps.write("train.device", device)
             self.stamps.write("train.sources", json.dumps(self.spec.sources))
         for stage in missing:
             self.stamps.begin(stage.name, stage.key, stage.later)
@@ -153,23 +182,26 @@ class Execution:
         self.display.say(f"{self.spec.name}: {stage.name} was done before{but}")
         return has_product
 
-    def check_begun(self, train: Stage) -> None:
+    def check_begun(self, train: Stage, device: str) -> None:
         """Check that the checkpoints to resume from are those of this training.
 
         Raises:
-            CommandError: they are of other settings or data.
+            CommandError: they are of other settings or data, or another device.
             RunFailedError: the training has diverged.
         """
+        if device == "cpu":
+            check_precision_on_cpu(self.spec.settings["common"])
         begun = self.stamps.begun("train")
+        version = None
         if begun is not None and begun != train.key:
             before = json.loads(self.stamps.read("train.sources") or "null")
             now = self.spec.sources
             changed = [] if before is None else changed_sources(before, now)
             version = f"another version of {', '.join(changed)}" if changed else OTHER
-            raise CommandError(
-                f"{self.spec.checkpoints} is of {version}; remove {self.spec.folder}, or choose "
-                "another --work"
-            )
+        elif begun is not None and self.stamps.read("train.device") not in (None, device):
+            version = f"a training on another device than the {device}"
+        if version is not None:
+            raise other_training(self.spec, version)
         reason = self.stamps.diverged("train", train.key)
         if reason is not None and not self.retry:
             raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)

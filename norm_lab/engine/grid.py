@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from norm_lab.config.request import LOCAL, Composed, Request
+from collections.abc import Sequence
+
+from norm_lab.config.options import LOCAL, Request
+from norm_lab.config.spec import RunSpec
 from norm_lab.engine.execution import print_commands
 from norm_lab.engine.jobs import count_jobs, run_here
 from norm_lab.engine.overview import overview, show_progress
@@ -10,10 +13,9 @@ from norm_lab.engine.slurm import run_by_slurm
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 
 
-def run_grid(request: Request, composed: Composed) -> int:
+def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
     """Run the unfinished runs of a grid; return 0 if all are done or diverged, else 1."""
-    specs = composed.runs
-    jobs = count_jobs(request, composed)
+    jobs = count_jobs(request, specs)
     if request.status:
         print(overview(specs, jobs))
         return 0
@@ -26,8 +28,8 @@ def run_grid(request: Request, composed: Composed) -> int:
     if left:
         with show_progress(specs, jobs, left):
             if request.launcher == LOCAL:
-                run_here(request, composed, left, jobs)
+                run_here(request, [specs[number] for number in left], jobs)
             else:
-                run_by_slurm(request, composed, left)
+                run_by_slurm(request, [specs[number] for number in left])
     print(overview(specs, jobs))
     return int(any(state_of(spec).state not in (DONE, DIVERGED) for spec in specs))

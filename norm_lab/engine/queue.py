@@ -21,20 +21,18 @@ import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from norm_lab.config.request import Composed, Request
+from norm_lab.config.compose import compose_runs
+from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import read_yaml
-from norm_lab.engine.composed import compose
-from norm_lab.engine.jobs import write_jobs
-from norm_lab.engine.process import DIE_WITH_PARENT
+from norm_lab.engine.jobs import start_job, written
 from norm_lab.engine.stages import data_command, data_key
 from norm_lab.engine.state import Stamps, read_status
-from norm_lab.paths import CONFIGS, PYTHON, ROOT
+from norm_lab.paths import CONFIGS, ROOT
 from norm_plugin.io.command_line import CommandError, at_least
 
 QUEUE = CONFIGS / "queue" / "gpu.yaml"
@@ -138,17 +136,17 @@ class Running:
         self.say(f"{spec.name}: dropped, {why}")
 
 
-def composed_unit(unit: Unit, request: Request, quick: bool, on_cpu: bool) -> Composed:
-    """Return the composed runs of a unit, on a CPU in float32."""
+def runs_of(unit: Unit, request: Request, quick: bool, on_cpu: bool) -> list[RunSpec]:
+    """Return the runs of a unit, on a CPU in float32."""
     overrides = (IN_FLOAT32,) if on_cpu else ()
-    return compose(replace(request, experiment=unit.study, overrides=overrides, smoke=quick))
+    request = replace(request, experiment=unit.study, overrides=overrides, smoke=quick)
+    return compose_runs(request)[: unit.runs]
 
 
 def prepare(units: Sequence[Unit], request: Request, quick: bool) -> None:
     """Prepare the data of all units, for a machine that does not have the raw text."""
     for unit in units:
-        composed = composed_unit(unit, request, quick, on_cpu=True)
-        folders = {spec.data: spec for spec in composed.runs[: unit.runs]}
+        folders = {spec.data: spec for spec in runs_of(unit, request, quick, on_cpu=True)}
         for folder, spec in folders.items():
             folder.parent.mkdir(parents=True, exist_ok=True)
             if subprocess.run(data_command(spec), cwd=ROOT).returncode:
@@ -159,33 +157,16 @@ def prepare(units: Sequence[Unit], request: Request, quick: bool) -> None:
             Stamps(folder.parent).write(f"{folder.name}.prepared", data_key(there))
 
 
-def run_unit(
-    unit: Unit, request: Request, composed: Composed, end: float, say: Callable[[str], None]
-) -> None:
+def run_unit(unit: Unit, specs: Sequence[RunSpec], end: float, say: Callable[[str], None]) -> None:
     """Run the runs of a unit that have no result, until ``end`` of the monotonic clock."""
-    specs = composed.runs[: unit.runs]
-    left = [number for number, spec in enumerate(specs) if not spec.result.exists()]
-    left = left[: unit.jobs]
+    left = [spec for spec in specs if not spec.result.exists()][: unit.jobs]
     threads = str(max(len(os.sched_getaffinity(0)) // max(len(left), 1), 1))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads}
-    files = write_jobs(request, composed, left, elsewhere=False)
-    with ExitStack() as stack:
-        jobs = []
-        for number, file in zip(left, files):
-            log = stack.enter_context(open(file.with_suffix(".log"), "ab"))
-            command = [*DIE_WITH_PARENT, *PYTHON, "-m", "norm_plugin", "job", str(file)]
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            jobs.append((specs[number], process))
-        running = Running(jobs, end, say)
-        while running.look():
-            time.sleep(1)
+    environment = {"OMP_NUM_THREADS": threads}
+    running = Running(
+        [(spec, start_job(spec.folder, environment)) for spec in written(left)], end, say
+    )
+    while running.look():
+        time.sleep(1)
 
 
 def pack(results: Path, target: Path) -> None:
@@ -205,16 +186,6 @@ def lines_to(log: Path) -> Callable[[str], None]:
             stream.write(line + "\n")
 
     return say
-
-
-def wanting(
-    units: Sequence[Unit], request: Request, quick: bool
-) -> Iterator[tuple[Unit, Composed]]:
-    """Yield the units that have runs without a result."""
-    for unit in units:
-        composed = composed_unit(unit, request, quick, on_cpu=quick)
-        if not all(spec.result.exists() for spec in composed.runs[: unit.runs]):
-            yield unit, composed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -244,14 +215,17 @@ def main(argv: Sequence[str]) -> int:
         prepare(units, request, args.quick)
         return 0
     say = lines_to(results / "queue.log")
-    for unit, composed in wanting(units, request, args.quick):
+    for unit in units:
+        specs = runs_of(unit, request, args.quick, on_cpu=args.quick)
+        if all(spec.result.exists() for spec in specs):
+            continue
         left = end - time.monotonic()
         if left < MINUTE * unit.minutes:
             say(f"{unit.study}: not begun, {left / MINUTE:.1f} of {unit.minutes:g} minutes left")
             continue
         begin = time.monotonic()
         whole = MINUTE * (2 if args.quick else unit.minutes)
-        run_unit(unit, request, composed, min(end, begin + whole), say)
+        run_unit(unit, specs, min(end, begin + whole), say)
         say(f"{unit.study}: {time.monotonic() - begin:.0f} s")
         pack(results, work / "results.tar.gz")
     return 0

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.request import Composed, Request
-from norm_lab.engine.jobs import job_folder, run_job, write_jobs
+from norm_lab.config.options import Request
+from norm_lab.config.spec import RunSpec
+from norm_lab.engine.jobs import start_job, written
 from norm_plugin.io.command_line import CommandError
 
 LAUNCHER = "hydra.launcher."
@@ -27,23 +28,22 @@ GENERIC = {
 """submitit's options for every cluster; the names of all others start with ``slurm_``."""
 
 
-def run_by_slurm(request: Request, composed: Composed, numbers: Sequence[int]) -> None:
-    """Execute some of the runs as Slurm jobs, and wait for them."""
+def run_by_slurm(request: Request, specs: Sequence[RunSpec]) -> None:
+    """Execute runs as Slurm jobs, and wait for them."""
     try:
         import submitit
     except ImportError as error:
         raise CommandError(
             "--launcher submitit_slurm needs submitit: pip install 'norm_plugin[slurm]'"
         ) from error
-    options = slurm_options(composed.launcher)
+    options = slurm_options([each for each in request.overrides if each.startswith("hydra.")])
     timeouts = options.pop("max_num_timeout", 0)
-    executor = submitit.AutoExecutor(
-        job_folder(request, composed) / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts
-    )
+    folder = specs[0].work / "slurm" / Path(request.experiment).stem
+    executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=timeouts)
     executor.update_parameters(**options)
-    jobs = write_jobs(request, composed, numbers, elsewhere=True)
+    folders = [str(spec.folder) for spec in written(specs)]
     environment = {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)}
-    for submitted in executor.map_array(SlurmJob(environment), list(map(str, jobs))):
+    for submitted in executor.map_array(SlurmJob(request.retry, environment), folders):
         submitted.wait()
 
 
@@ -66,14 +66,15 @@ def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
 class SlurmJob:
     """The function that submitit calls in a Slurm job, and again if the job is requeued."""
 
+    retry: bool
     environment: dict[str, str]
 
-    def __call__(self, job: str) -> int:
-        """Execute the job in this file, which resumes its run."""
-        return run_job(Path(job), self.environment)
+    def __call__(self, folder: str) -> int:
+        """Execute or resume the run in a folder."""
+        return start_job(Path(folder), self.environment, self.retry).wait()
 
-    def checkpoint(self, job: str) -> Any:
+    def checkpoint(self, folder: str) -> Any:
         """Return the call to submit; submitit calls this before a job is requeued."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, job)
+        return DelayedSubmission(self, folder)

@@ -163,9 +163,23 @@ def _training(spec: RunSpec) -> tuple[str, ...]:
     if spec.pretrained is not None:  # its digest is a setting, and so part of the label
         unkeyed += ["--finetune-from-model", str(spec.pretrained)]
     where = ("--save-dir", str(spec.checkpoints))
-    settings = {**spec.settings, "common": {**spec.settings["common"], **spec.logging}}
+    settings = dict(spec.settings)
+    settings["common"] = {**settings["common"], **spec.logging}
+    if on_cpu(spec):
+        settings["common"]["cpu"] = True
+        if not spec.srun:
+            settings.pop("distributed_training", None)
     flags = training_flags(settings)
     return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *flags, *where)
+
+
+def on_cpu(spec: RunSpec) -> bool:
+    """Return whether the training is on the CPU: by its settings, or as this machine has no GPU."""
+    if spec.srun or spec.on_cpu:  # srun chooses the machine
+        return spec.on_cpu
+    import torch
+
+    return torch.cuda.device_count() == 0
 
 
 def has_content(path: Path) -> bool:

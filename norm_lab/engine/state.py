@@ -178,8 +178,8 @@ def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
     return total
 
 
-# is_locked holds the lock briefly; a run that starts at that moment must not fail.
-LOCK_ATTEMPTS, LOCK_WAIT = 5, 0.05  # seconds
+# is_locked and write_run hold the lock briefly; a run that starts at that moment must not fail.
+LOCK_ATTEMPTS, LOCK_WAIT = 20, 0.05  # seconds
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from norm_plugin.io.command_line import CommandError
@@ -25,6 +26,7 @@ NAME_FLAGS = {
 """The flag for ``_name`` in each of fairseq's groups."""
 SWITCHED_OFF = ("left_pad_source", "rebuild_batches", "include_index")
 """Settings that are on by default, and whose flag switches them off."""
+HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 MISSING = "???"
 """omegaconf's mark of a value that the user must give, such as the path of the data."""
 GENERATION = "generation"
@@ -60,6 +62,16 @@ def averaging_flags(config: Configuration) -> list[str]:
         if (checkpoint.get(key) or 0) > 0:
             return [flag, str(checkpoint[key])]
     raise CommandError("no number of checkpoints to keep is set; set checkpoint.keep_last_epochs")
+
+
+def check_precision_on_cpu(common: Mapping[str, Any]) -> None:
+    """Raise CommandError if the settings ``common`` of a run on the CPU are for half precision."""
+    half = [key for key in HALF if common.get(key)]
+    if half:
+        raise CommandError(
+            f"{half[0]} needs a GPU, but this run is on the CPU; drop it, or give "
+            f"common.{half[0]}=false"
+        )
 
 
 def _group_flags(group: str, config: Configuration) -> list[str]:

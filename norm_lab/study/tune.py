@@ -29,10 +29,10 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.config.request import Composed, Request
+from norm_lab.config.compose import compose_runs
+from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path
-from norm_lab.engine.composed import compose
 from norm_lab.engine.grid import run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 from norm_lab.paths import ROOT
@@ -69,13 +69,13 @@ class Arm:
 
 def tune_study(request: Request) -> int:
     """Run the command ``tune``; return 1 if a trial has failed, else 0."""
-    study, composed = read_tuned_study(request)
+    study, specs = read_tuned_study(request)
     path = tuned_path(study.path)
     if path.exists() and not (request.status or request.dry_run):
-        read_choice(study, composed)
+        read_choice(study, specs)
         print(f"{path} already has the tuned values; remove it to tune again")
         return 0
-    arms, grid, bound = arms_of(composed), tuning_of(study).grid, bounds(study)
+    arms, grid, bound = arms_of(specs), tuning_of(study).grid, bounds(study)
     request = with_own_results(request)
     while True:
         points = list(trial_points(arms, grid, tuning_of(study).seeds))
@@ -84,10 +84,10 @@ def tune_study(request: Request) -> int:
         if (
             status
             or request.dry_run
-            or not all(state_of(spec).state in (DONE, DIVERGED) for spec in trials.runs)
+            or not all(state_of(spec).state in (DONE, DIVERGED) for spec in trials)
         ):
             return status
-        table = read_trials(trials.runs, tuple(grid), points)
+        table = read_trials(trials, tuple(grid), points)
         choice = choose(table, tuple(grid))
         wider = extend(grid, choice.values(), bound)
         if wider == grid:
@@ -97,28 +97,28 @@ def tune_study(request: Request) -> int:
         )
         print(f"an arm is best on the edge of the grid, which is extended to {text}", flush=True)
         grid = wider
-    write_tuned(study, arms, grid, table, choice, trials.runs)
+    write_tuned(study, arms, grid, table, choice, trials)
     for arm, point in choice.items():
         print(f"{arm}: {', '.join(point_overrides(list(grid), point))}")
     print(f"written to {path}")
     return 0
 
 
-def read_tuned_study(request: Request) -> tuple[StudyFile, Composed]:
+def read_tuned_study(request: Request) -> tuple[StudyFile, list[RunSpec]]:
     """Return the study file of a command line, and the study's runs without tuned values.
 
     Raises:
         CommandError: the study has no section ``tune``, or sets a key of its grid.
     """
-    composed = compose(request)
+    specs = compose_runs(request)
     path = study_path(request.experiment)
     if not path.is_file():
         raise CommandError(f"{request.experiment} is an experiment; tune needs a study")
     study = read_study_file(path)
     for key in tuning_of(study).grid:
-        if any(o.startswith(f"{key}=") for overrides in composed.overrides for o in overrides):
+        if any(each.startswith(f"{key}=") for spec in specs for each in spec.overrides):
             raise CommandError(f"{study.path} sets {key}, which tune varies; drop one of them")
-    return study, composed
+    return study, specs
 
 
 def tuning_of(study: StudyFile) -> Tuning:
@@ -151,11 +151,11 @@ def growth_factors(values: Sequence[float]) -> tuple[float, float]:
     return values[0] / values[1], values[-1] / values[-2] if values[-2] else 2.0
 
 
-def arms_of(composed: Composed) -> dict[str, Arm]:
+def arms_of(specs: Iterable[RunSpec]) -> dict[str, Arm]:
     """Return the arms of a study by their labels, ``layernorm-post``."""
     arms: dict[str, Arm] = {}
-    for spec, overrides in zip(composed.runs, composed.overrides):
-        own = tuple(override for override in overrides if not override.startswith("seed="))
+    for spec in specs:
+        own = tuple(override for override in spec.overrides if not override.startswith("seed="))
         of_arm = {**spec.settings, "common": {**spec.settings["common"], "seed": None}}
         settings = _digest(json.dumps(training_flags(of_arm)).encode())
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
@@ -181,13 +181,13 @@ def compose_trials(
     arms: Mapping[str, Arm],
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
-) -> Composed:
+) -> list[RunSpec]:
     """Return the runs of the trials, in the order of ``points``."""
     runs = tuple(
         (*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}")
         for arm, point, seed in points
     )
-    return compose(replace(request, runs=runs))
+    return compose_runs(replace(request, runs=runs))
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
@@ -267,11 +267,11 @@ def write_tuned(
     write_text(tuned_path(study.path), f"{text}\n")
 
 
-def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, float]]:
+def read_choice(study: StudyFile, specs: Sequence[RunSpec]) -> dict[str, dict[str, float]]:
     """Return the tuned values of each arm, by its label.
 
     Args:
-        composed: the study's own runs.
+        specs: the study's own runs.
 
     Raises:
         CommandError: the study is not tuned, or its code, data or arms have changed.
@@ -280,7 +280,7 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
     if not path.exists():
         raise CommandError(f"{study.path} is not tuned; run `norm-plugin tune {study.path}` first")
     tuned = read_json(path)
-    arms = arms_of(composed)
+    arms = arms_of(specs)
     stored = {
         label: Arm(arm["overrides"], arm["settings"], arm["sources"])
         for label, arm in tuned["arms"].items()
@@ -293,22 +293,22 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
         reason = "another grid or other tuning seeds"
     elif tuned["code"] != code_digest():
         reason = "another version of norm_plugin, torch or fairseq"
-    elif set(data_checksums(composed.runs)) - set(tuned["data"]):
+    elif set(data_checksums(specs)) - set(tuned["data"]):
         reason = "other data"
     if reason:
         raise CommandError(f"{path} is for {reason}; remove it, and tune again")
     return {label: dict(arm["chosen"]) for label, arm in tuned["arms"].items()}
 
 
-def compose_tuned(request: Request) -> Composed:
+def compose_tuned(request: Request) -> list[RunSpec]:
     """Return the runs of a study, each arm at its tuned values; see :func:`read_choice`."""
-    study, composed = read_tuned_study(request)
-    choice = read_choice(study, composed)
+    study, specs = read_tuned_study(request)
+    choice = read_choice(study, specs)
     runs = []
-    for spec, overrides in zip(composed.runs, composed.overrides):
+    for spec in specs:
         chosen = choice[spec.label]
-        runs.append((*overrides, *point_overrides(list(chosen), tuple(chosen.values()))))
-    return compose(replace(request, runs=tuple(runs)))
+        runs.append((*spec.overrides, *point_overrides(list(chosen), tuple(chosen.values()))))
+    return compose_runs(replace(request, runs=tuple(runs)))
 
 
 def code_digest() -> dict[str, str]:

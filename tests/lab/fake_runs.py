@@ -27,7 +27,6 @@ import fake_python
 import norm_plugin.models  # noqa: F401  so that no forked process has to
 from norm_lab import paths
 from norm_lab.config import compose, configuration, options
-from norm_lab.config.request import Composed
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine import stage_process
 from norm_lab.paths import ROOT
@@ -103,11 +102,11 @@ def fake_command(argv: Sequence[str]) -> int:
 def spec_of(*argv: object) -> RunSpec:
     """The run that a command line of ``run`` asks for."""
     args = options.parse(options.run_parser(), list(map(str, argv)))
-    (spec,) = compose.compose_runs(options.request_of(args)).runs
+    (spec,) = compose.compose_runs(options.request_of(args))
     return spec
 
 
-def composed(*argv: str) -> Composed:
+def composed(*argv: str) -> list[RunSpec]:
     """The runs that a command line of ``sweep`` asks for."""
     args = options.parse(options.sweep_parser(), argv)
     return compose.compose_runs(options.request_of(args))
@@ -205,7 +204,7 @@ class FakeRuns:
         if not self.work.is_dir():
             return {}
         return {
-            str(path.relative_to(self.work)): path.read_text()
+            str(path.relative_to(self.work)): path.read_text().replace(str(self.folder), "")
             for path in self.work.rglob("*")
             if path.is_file()
             and path.suffix not in NOT_COMPARED

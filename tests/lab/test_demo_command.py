@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
 from norm_lab import commands
-from norm_lab.engine import composed, grid
+from norm_lab.config import compose
+from norm_lab.engine import grid
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,7 @@ from norm_lab.engine import composed, grid
 )
 def test_the_runs_share_the_cores_with_one_thread_each(argv, overrides, tmp_path, monkeypatch):
     requests = []
-    made = SimpleNamespace(runs=[SimpleNamespace()] * 4)
-    monkeypatch.setattr(composed, "compose", lambda request: requests.append(request) or made)
+    monkeypatch.setattr(compose, "compose_runs", lambda asked: requests.append(asked) or [None] * 4)
     monkeypatch.setattr(grid, "run_grid", lambda request, _: requests.append(request) or 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     assert commands.demo([*argv, "--work", str(tmp_path)]) == 1  # no page of runs that failed

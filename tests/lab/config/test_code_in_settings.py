@@ -12,7 +12,7 @@ from fake_runs import composed, spec_of
 from norm_lab.config import configuration
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.compose import compose_runs
-from norm_lab.config.request import Request
+from norm_lab.config.options import Request
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS
@@ -36,7 +36,7 @@ def nothing_runs(tmp_path):
 
 def dry_runs(*argv):
     """The runs of a command line of ``sweep``."""
-    return composed(*argv, "--dry-run").runs
+    return composed(*argv, "--dry-run")
 
 
 def override(key, code):

@@ -6,7 +6,7 @@ import pytest
 
 from fake_runs import composed
 from norm_lab.config import compose
-from norm_lab.config.request import Request
+from norm_lab.config.options import Request
 from norm_lab.config.studies import (
     AFTER,
     BEFORE,
@@ -186,7 +186,7 @@ def test_every_study_can_be_read(path):
 def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
     """Xiong et al. 2020: section 3.2, its T = 1 among them, and the fixed rate of section H."""
     monkeypatch.setattr(compose, "check_training", lambda flags: "")
-    runs = [run.settings for run in composed("warmup").runs]
+    runs = [run.settings for run in composed("warmup")]
     inverse = [
         (placement, [lr], "inverse_sqrt", updates, start)
         for placement in ("post", "pre")

@@ -171,6 +171,17 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     assert "is of other settings or data" in runs.run("toy").stderr
 
 
+def test_a_training_does_not_go_on_on_another_device(runs):
+    """Its result would name the last one alone."""
+    runs.run("wmt14", FAKE_TRAINING="fails")
+    (device,) = runs.work.rglob("train.device")
+    assert device.read_text() == "cpu\n"
+    device.write_text("gpu\n")
+    refused = runs.run("wmt14")
+    assert refused.returncode == 1
+    assert "is of a training on another device than the cpu; remove" in refused.stderr
+
+
 def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     result = runs.run("toy", FAKE_TRAINING="fails")
     assert result.returncode == 1

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from norm_lab.config.request import Request
+from norm_lab.config.options import Request
 from norm_lab.config.studies import read_study_file, split, study_path
 from norm_lab.engine import queue
 from norm_lab.engine.queue import QUEUE, Running, pack, read_queue

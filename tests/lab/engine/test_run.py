@@ -238,7 +238,7 @@ def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
         for call in other.take_calls()
     ]
     assert expected == calls
-    stamps = re.compile(r"/stages/|\.prepared$")
+    stamps = re.compile(r"/stages/|\.prepared$|/run\.json$")
     assert set(files) == {name for name in other.outcome() if not stamps.search(name)}
 
 

@@ -34,41 +34,34 @@ def request(*argv):
 
 
 def grid(*argv):
-    made = composed(*argv)
-    return [spec.folder.name for spec in made.runs], made.launcher
+    return [spec.folder.name for spec in composed(*argv)]
 
 
 def test_a_grid_is_the_product_of_its_values():
-    names, launcher = grid("toy", "norm=layernorm,rmsnorm", "placement=pre,post", "seed=1,2")
+    names = grid("toy", "norm=layernorm,rmsnorm", "placement=pre,post", "seed=1,2")
     assert names == [
         f"{norm}{placement}-seed{seed}"
         for norm in ("layernorm", "rmsnorm")
         for placement in ("", "-post")  # pre is the recipe's
         for seed in (1, 2)
     ]
-    assert launcher == ()
 
 
 def test_the_first_key_changes_last():
-    names, _ = grid("toy", "seed=1,2", "norm=layernorm,rmsnorm")
+    names = grid("toy", "seed=1,2", "norm=layernorm,rmsnorm")
     assert [name[-1] for name in names] == ["1", "1", "2", "2"]
 
 
 def test_a_value_that_is_the_default_is_no_other_run():
-    names, _ = grid("toy", "norm=powernorm", "norm_variant=paper,released")
+    names = grid("toy", "norm=powernorm", "norm_variant=paper,released")
     assert names == ["powernorm-seed1", "powernorm-released-seed1"]
-    names, _ = grid("toy", "norm=powernorm", "placement=pre,pre")
+    names = grid("toy", "norm=powernorm", "placement=pre,pre")
     assert names == ["powernorm-seed1"]
 
 
 def test_two_runs_of_one_name_are_refused():
     with pytest.raises(CommandError, match=r"norm_record=25: its result would be .* give the two"):
         grid("toy", "model.norm_record=10,25")
-
-
-def test_words_for_the_launcher_are_kept_apart():
-    _, launcher = grid("toy", "hydra.launcher.partition=gpu")
-    assert launcher == ("hydra.launcher.partition=gpu",)
 
 
 KNOWN = ", ".join(experiment_names())
@@ -91,7 +84,7 @@ def each_flag_once(monkeypatch):
 @cache
 def names_of(study):
     """The names of the runs of a study, composed once for the tests on every study."""
-    return grid(study, "--dry-run")[0]  # some are for a GPU alone
+    return grid(study, "--dry-run")  # some are for a GPU alone
 
 
 @pytest.mark.usefixtures("each_flag_once")
@@ -139,7 +132,7 @@ def test_the_study_of_the_docs(tmp_path):
     page = (CONFIGS.parent / "docs" / "studies.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(experiment: .*?)```", page, re.DOTALL)
     (tmp_path / "docs.yaml").write_text(text)
-    names, _ = grid(str(tmp_path / "docs.yaml"))
+    names = grid(str(tmp_path / "docs.yaml"))
     labels = ("layernorm", "rmsnorm", "adanorm-kaiming")
     assert set(names) == {f"{label}-seed{seed}" for label in labels for seed in (11, 12, 13)}
 
@@ -236,6 +229,10 @@ def test_a_wrong_run_refuses_the_grid(argv, message):
         grid(*argv)
 
 
+ENDED = types.SimpleNamespace(wait=lambda: 0)
+"""A job that has ended."""
+
+
 def resources(monkeypatch, gpus, *argv):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
@@ -254,8 +251,8 @@ def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path
     argv = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *argv)
     made, asked = composed(*argv), request(*argv)
     places = []
-    monkeypatch.setattr("norm_lab.engine.jobs.run_job", lambda *a: places.append(a[1]))
-    run_here(asked, made, range(3), count_jobs(asked, made))
+    monkeypatch.setattr("norm_lab.engine.jobs.start_job", lambda *a: places.append(a[1]) or ENDED)
+    run_here(asked, made, count_jobs(asked, made))
     assert len(places) == 3 and {place["OMP_NUM_THREADS"] for place in places} == {threads}
     assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
 
@@ -265,20 +262,21 @@ def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
     resources(monkeypatch, 2, "toy")
     made, asked, places, all_started = composed(*argv), request(*argv), [], Barrier(4)
 
-    def run_job(job, place):
+    def start_job(folder, place, retry):
         all_started.wait(timeout=60)  # so that no place is used twice
         places.append(place["CUDA_VISIBLE_DEVICES"])
+        return ENDED
 
-    monkeypatch.setattr("norm_lab.engine.jobs.run_job", run_job)
-    run_here(asked, made, range(4), count_jobs(asked, made))
+    monkeypatch.setattr("norm_lab.engine.jobs.start_job", start_job)
+    run_here(asked, made, count_jobs(asked, made))
     assert sorted(places) == ["0", "0", "1", "1"]
 
 
 def test_one_job_per_gpu_is_the_default(monkeypatch):
-    assert resources(monkeypatch, 4, "iwslt14") == (4, ("0", "1", "2", "3"))
-    assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, ())  # its recipe is for the CPU
+    assert resources(monkeypatch, 4, "iwslt14") == (4, ["0", "1", "2", "3"])
+    assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, [])  # its recipe is for the CPU
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
-    assert compose.visible_gpus() == ["2", "5", "6", "7"]
+    assert gpus_of([spec_of("iwslt14")]) == ["2", "5", "6", "7"]
 
 
 def test_the_time_left_of_a_grid():
@@ -374,7 +372,7 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
 def test_a_login_node_needs_no_gpu(argv, monkeypatch):
     """wikitext103 is in half precision, which only the machine of a run must have a GPU for."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert len(grid("wikitext103", *argv)[0]) == 1
+    assert len(grid("wikitext103", *argv)) == 1
     with pytest.raises(CommandError, match="fp16 needs a GPU, .* or give common.fp16=false"):
         grid("wikitext103")
 
@@ -382,7 +380,7 @@ def test_a_login_node_needs_no_gpu(argv, monkeypatch):
 def test_every_experiment_names_a_corpus_and_a_recipe():
     for name in experiment_names():
         if name != "multi30k":
-            assert len(grid(name, "--dry-run")[0]) == 1
+            assert len(grid(name, "--dry-run")) == 1
 
 
 def test_options_of_the_launcher_are_those_of_submitit():
@@ -399,5 +397,5 @@ def test_a_job_that_slurm_requeues_is_submitted_again(monkeypatch):
     submitit.DelayedSubmission = lambda *call: call
     monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setitem(sys.modules, "submitit.helpers", submitit)
-    job = SlurmJob({"OMP_NUM_THREADS": "1"})
-    assert job.checkpoint("3.json") == (job, "3.json")
+    job = SlurmJob(False, {"OMP_NUM_THREADS": "1"})
+    assert job.checkpoint("folder") == (job, "folder")

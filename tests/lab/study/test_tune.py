@@ -12,8 +12,6 @@ import pytest
 
 from fake_runs import FakeRuns, value
 from norm_lab.config import options
-from norm_lab.engine.composed import compose
-from norm_lab.engine.jobs import Job, write_jobs
 from norm_lab.paths import ROOT
 from norm_lab.study import tune
 from norm_lab.study.tune import (
@@ -261,21 +259,13 @@ def test_a_trial_that_fails_leaves_the_study_untuned(runs, study):
     assert not study.with_suffix(".tuned.json").exists()
 
 
-@pytest.mark.usefixtures("warm")
-def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
-    argv = [str(study), "--launcher", "submitit_slurm", "--results", str(tmp_path / "out")]
-    argv += ["--work", str(tmp_path / "work")]
+def test_a_trial_writes_where_it_is_looked_for(study, tmp_path):
+    argv = [str(study), "--results", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     args = options.parse(options.sweep_parser("tune"), argv)
     request = with_own_results(options.request_of(args))
-    composed = compose_trials(request, {"a": Arm(("norm=none",), "", {})}, [LR], [("a", (0.1,), 7)])
-    (file,) = write_jobs(request, composed, [0], elsewhere=True)
-    job = Job.read(file)
-    assert job.spec is None and job.request.results == tmp_path / "out/tuning"
-    assert job.request.overrides == ("norm=none", f"{LR}=[0.1]", "seed=7")
-    assert compose(job.request).runs == composed.runs
-    (here,) = write_jobs(request, composed, [0], elsewhere=False)
-    assert Job.read(here).spec == composed.runs[0] and Job.read(file) == job
-    assert composed.runs[0].result.parent == tmp_path / "out/tuning/toy"
+    (spec,) = compose_trials(request, {"a": Arm(("norm=none",), "", {})}, [LR], [("a", (0.1,), 7)])
+    assert spec.overrides == ("norm=none", f"{LR}=[0.1]", "seed=7")
+    assert spec.result.parent == tmp_path / "out/tuning/toy"
 
 
 KINDS = {path.suffix for name in CODE for path in (ROOT / "norm_plugin" / name).rglob("*.*")}

@@ -21,11 +21,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from norm_lab.config.spec import result_name
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, parse_json, reading
+
+if TYPE_CHECKING:  # it imports torch
+    from norm_lab.results.spectrum import Spectrum
 
 TRANSLATIONS, STATISTICS = "translations", "statistics"
 ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
@@ -39,7 +42,10 @@ Artifacts = dict[str, dict[str, str]]
 
 
 def write_artifacts(
-    result: Path, translations: Sequence[str] | None, record: Path | None, checkpoint: Path
+    result: Path,
+    translations: Sequence[str] | None,
+    record: Path | None,
+    spectra: Sequence[Spectrum],
 ) -> Artifacts:
     """Write the artifacts of a run, and return the entry ``kept`` of its result.
 
@@ -47,11 +53,8 @@ def write_artifacts(
         result: the JSON file of the result.
         translations: the translations as sacrebleu scores them; None for other metrics.
         record: the file of ``--norm-record``, if any.
-        checkpoint: the evaluated checkpoint; the singular values of its embeddings are stored.
+        spectra: those of the embeddings of the evaluated checkpoint.
     """
-    from norm_lab.results.spectrum import spectra_of
-    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
-
     entries = {}
     if translations is not None:
         text = "".join(f"{line}\n" for line in translations)
@@ -65,7 +68,7 @@ def write_artifacts(
                 "shape": spectrum.shape,
                 "values": [_significant(value, 5) for value in spectrum.values],
             }
-            for spectrum in spectra_of(load_checkpoint(checkpoint), checkpoint)
+            for spectrum in spectra
         ],
     }
     text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)

@@ -47,18 +47,22 @@ def write_result(result: Result, out: Path) -> Path:
 
 def result_command(argv: Sequence[str]) -> int:
     """Run the command ``result``, and print a short summary."""
+    from norm_lab.results.spectrum import spectra_of
+    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
     from norm_plugin.io.user_dirs import import_user_dir
     from norm_plugin.models.plan import RECORDS
 
     args = _result_parser(RECORDS).parse_args(argv)
     import_user_dir(args.user_dir)
-    result, metric = collect_result(args), find_metric(args.metric)
+    decoded = load_checkpoint(args.checkpoint)
+    result, metric = collect_result(args, decoded), find_metric(args.metric)
     path = result_path(result, args.out)
     record = args.last.with_name(RECORDS) if args.record is None else args.record
     has_record = args.record is not None or record.exists()
     translations = metric.item_outputs(args.log, args.data)
     # the artifacts first, so that a result always has all of them
-    entries = write_artifacts(path, translations, record if has_record else None, args.checkpoint)
+    spectra = spectra_of(decoded, args.checkpoint)
+    entries = write_artifacts(path, translations, record if has_record else None, spectra)
     write_result({**result, "kept": entries}, args.out)
     training = result["training"]
     print(
@@ -126,12 +130,15 @@ def _result_parser(records: str) -> argparse.ArgumentParser:
     return parser
 
 
-def collect_result(args: argparse.Namespace) -> Result:
-    """Return the result of a finished run, from its files; CommandError if they disagree."""
+def collect_result(args: argparse.Namespace, decoded: dict[str, Any]) -> Result:
+    """Return the result of a finished run, from its files; CommandError if they disagree.
+
+    ``decoded``: the content of ``args.checkpoint``.
+    """
     from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
 
     manifest = read_json(args.data / "manifest.json")
-    last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
+    last = load_checkpoint(args.last)
     cfg = last.get("cfg") or {}
     common = cfg.get("common") or {}
     if common.get("seed") not in (None, args.seed):
@@ -139,7 +146,7 @@ def collect_result(args: argparse.Namespace) -> Result:
             f"--seed is {args.seed}, but {args.last} was trained with seed {common['seed']}"
         )
     memory = None if args.memory is None else read_stamp(args.memory)
-    model = describe_model(args.checkpoint, args.data / "bin")
+    model = describe_model(args.checkpoint, args.data / "bin", decoded)
     return {
         "schema": SCHEMA,
         "experiment": args.experiment,
@@ -213,11 +220,14 @@ def _rounded(value: Any, digits: int) -> float | None:
     return round(float(value), digits) if finite else None
 
 
-def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
+def describe_model(
+    checkpoint: Path, binarized: Path, state: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the size and the norms of the model in a checkpoint.
 
     Args:
         binarized: the folder of the binarized data, for the dictionaries.
+        state: the content of the checkpoint if it was read before.
 
     Returns:
         ``parameters``, the number of trainable parameters, with tied ones counted once;
@@ -232,7 +242,7 @@ def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     from norm_plugin.models.settle import settle
     from norm_plugin.models.sites import sides_of
 
-    model, cfg, _ = build_model(checkpoint, binarized)
+    model, cfg, _ = build_model(checkpoint, binarized, state)
     ours = isinstance(model, NormModel)
     plan = model.cfg.plan if ours else settle(cfg.model, sides_of(model))
     norms = {

@@ -45,8 +45,9 @@ def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.
     """
-    updates = num_updates(load_checkpoint(path))
-    model, cfg, task = build_model(path, data)
+    state = load_checkpoint(path)
+    updates = num_updates(state)
+    model, cfg, task = build_model(path, data, state)
     without_dropout(model.train())
     norm_type, placement = str(model.cfg.norm_type), model.cfg.plan.placement["encoder"]
     for batch, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):

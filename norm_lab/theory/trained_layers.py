@@ -39,8 +39,9 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.
     """
-    updates = num_updates(load_checkpoint(path))
-    model, cfg, task = build_model(path, data)
+    state = load_checkpoint(path)
+    updates = num_updates(state)
+    model, cfg, task = build_model(path, data, state)
     if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
         raise CommandError(f"{path} has a stack of one layer; a factor per layer needs two")
     without_dropout(model.train())

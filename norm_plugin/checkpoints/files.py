@@ -19,10 +19,10 @@ from norm_plugin.io.files import atomic_write, reading
 from norm_plugin.models.safe_loading import (
     RefusedContentError,
     allow_stored_flags,
-    safe_loading,
+    read_state,
 )
 from norm_plugin.models.stored_numbers import plain_numbers
-from norm_plugin.models.stored_settings import UnsafeSettingError, check_settings
+from norm_plugin.models.stored_settings import UnsafeSettingError
 
 State = dict[str, Any]
 
@@ -70,14 +70,12 @@ def load_checkpoint(path: Path) -> State:
             _check_archive(stream)
         except UNREADABLE as error:
             raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
-        with content_errors(path), safe_loading(path):
-            state = torch.load(stream, map_location="cpu", weights_only=True)
+        with content_errors(path):
+            state = read_state(stream, path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CommandError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
     with content_errors(path):
         _check_types(state)
-        check_settings(state.get("cfg"), path)
-        check_settings(state.get("args"), path)
     return state
 
 
@@ -100,12 +98,14 @@ def content_errors(path: Path) -> Iterator[None]:
 def _check_types(state: State) -> None:
     """Raise TypeError unless the entries that commands use have the types that fairseq stores."""
     cfg, history = state.get("cfg"), state.get("optimizer_history")
+    extra = state.get("extra_state", {})
     expected: list[tuple[str, Any, Any]] = [
         ("args", state.get("args"), SETTINGS),
         ("cfg", cfg, (dict, type(None))),
         ("cfg.common", cfg.get("common") if isinstance(cfg, dict) else None, (dict, type(None))),
         ("cfg.model", cfg.get("model") if isinstance(cfg, dict) else None, SETTINGS),
-        ("extra_state", state.get("extra_state", {}), dict),
+        ("extra_state", extra, dict),
+        ("extra_state.metrics", extra.get("metrics", {}) if isinstance(extra, dict) else {}, dict),
         ("optimizer_history", history, (list, type(None))),
     ]
     for entry in history if isinstance(history, list) else ():

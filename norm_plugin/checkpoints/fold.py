@@ -43,7 +43,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
 
     state = load_checkpoint(checkpoint)
     check_finite(checkpoint, state["model"])
-    model, _, _ = build_model(checkpoint, data)
+    model, _, _ = build_model(checkpoint, data, state)
     try:
         foldings = fold_norms(model)
     except ValueError as error:

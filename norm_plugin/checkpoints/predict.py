@@ -68,7 +68,8 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
     from norm_plugin.checkpoints.files import load_checkpoint
     from norm_plugin.models.folding import fold_and_log
 
-    cfg = load_checkpoint(checkpoint).get("cfg") or {}
+    state = load_checkpoint(checkpoint)
+    cfg = state.get("cfg") or {}
     task_name = (cfg.get("task") or {}).get("_name")
     if task_name != TASK:
         arch = getattr(cfg.get("model"), "arch", None) or "model"
@@ -76,7 +77,7 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
             f"{checkpoint} is a {arch} of the task {task_name}, not a classifier; give a "
             f"checkpoint that was trained with --task {TASK}"
         )
-    model, _, task = build_model(checkpoint, data)
+    model, _, task = build_model(checkpoint, data, state)
     if fold:
         fold_and_log(str(checkpoint), model)
     model.eval()

@@ -80,14 +80,14 @@ def reestimate(
 
     Args:
         state: the content of a checkpoint; the statistics in its model are changed in place.
-        checkpoint: a file with the same model, the source of the settings.
+        checkpoint: the file of its settings, for messages.
         batches: K.
         data: the binarized data; None: the folder of the training.
 
     Raises:
         CommandError: the data is missing or does not fit, or a statistic is not finite.
     """
-    model, cfg, task = build_model(checkpoint, data, weights=state["model"])
+    model, cfg, task = build_model(checkpoint, data, state)
     norms = start_plain_means(model)
     _forward(model, cfg, task, batches)
     _write_back(norms, state["model"])

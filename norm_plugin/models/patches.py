@@ -47,10 +47,9 @@ from norm_plugin.models.resuming import (
     resume,
     stored_state,
 )
-from norm_plugin.models.safe_loading import allow_stored_flags, safe_loading
+from norm_plugin.models.safe_loading import allow_stored_flags, checked, safe_loading
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_numbers import arrays_in_meters, plain_numbers
-from norm_plugin.models.stored_settings import check_settings, plain
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     average_running_statistics,
@@ -364,9 +363,7 @@ def around_read_checkpoint(
         overrides = {"arch": overrides["_name"], **overrides}
     with safe_loading(path):
         state = load(path, overrides, *args, **kwargs)
-    for name in ("cfg", "args"):
-        check_settings(plain(state.get(name)), path)
-    arrays_in_meters(state)
+    arrays_in_meters(checked(state, path))
     return state
 
 

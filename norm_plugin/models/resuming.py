@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -35,10 +34,9 @@ from norm_plugin.models.flags import (
     shown_key,
 )
 from norm_plugin.models.plan import Plan
-from norm_plugin.models.safe_loading import safe_loading
+from norm_plugin.models.safe_loading import read_state
 from norm_plugin.models.settle import settle
 from norm_plugin.models.sites import PROJECTIONS, SIDES
-from norm_plugin.models.stored_settings import check_settings
 
 logger = logging.getLogger(__name__)
 
@@ -69,17 +67,9 @@ def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def stored_state(path: str) -> dict[str, Any]:
-    """Return the content of the checkpoint at ``path``, after a check of its settings.
-
-    Every worker reads it. In archives, as torch has written since 1.6, tensors are read only when
-    used.
-    """
+    """Return the content of the checkpoint at ``path``; every worker reads it."""
     local = PathManager.get_local_path(path)
-    how = {"mmap": True} if zipfile.is_zipfile(local) else {}
-    with safe_loading(path):
-        state: dict[str, Any] = torch.load(local, map_location="cpu", weights_only=True, **how)
-    for name in ("cfg", "args"):  # before they are used
-        check_settings(state.get(name), path)
+    state: dict[str, Any] = read_state(local, path, mmap=zipfile.is_zipfile(local))
     return state
 
 

@@ -12,10 +12,12 @@ import contextlib
 import pickle
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from norm_plugin.models.stored_numbers import allowing_numbers
+from norm_plugin.models.stored_settings import check_settings, plain
 
 NAMED = re.compile(r"GLOBAL (\S+)|(?:but got|unrecognized function) (.+)")
 """What the file names or holds, in torch's message and in ours, without ``builtins.``."""
@@ -34,6 +36,30 @@ def what_was_refused(error: pickle.UnpicklingError) -> str:
     """Return the class, function or object that was refused; empty for a damaged file."""
     found = NAMED.search(str(error))
     return (found.group(1) or found.group(2)).strip() if found else ""
+
+
+def read_state(source: Any, path: object, mmap: bool = False) -> Any:
+    """Return the content of a checkpoint, tensors on the CPU; no setting in it can run as code.
+
+    Args:
+        source: the file, or its local path.
+        path: its name, for errors.
+        mmap: read a tensor only when it is used; for archives, as torch has written since 1.6.
+
+    Raises:
+        RefusedContentError: the content is of a class that the safe loader refuses.
+        UnsafeSettingError: fairseq would run a setting.
+    """
+    with safe_loading(path):
+        state = torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
+    return checked(state, path)
+
+
+def checked(state: Any, path: object) -> Any:
+    """Return the content of a checkpoint; UnsafeSettingError if fairseq would run a setting."""
+    for name in ("cfg", "args") if isinstance(state, dict) else ():
+        check_settings(plain(state.get(name)), path)
+    return state
 
 
 @contextlib.contextmanager

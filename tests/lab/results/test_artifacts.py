@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from norm_lab.results.artifacts import (
     write_artifacts,
 )
 from norm_lab.results.publishing import archive_kept
+from norm_lab.results.spectrum import spectra_of
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.recording import RecordFile
 
@@ -26,13 +28,13 @@ TEXT = "".join(f"{line}\n" for line in HYPOTHESES)
 SITES = {"encoder.a": 4, "decoder.b": 4}
 
 
-def write_checkpoint(path, weight=None):
-    """A checkpoint of a model with a shared embedding, or without one."""
+def shared_spectrum():
+    """The spectra of a model with a shared embedding."""
+    weight = torch.diag(torch.tensor([1.0, 4.0]))
     names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    model = {} if weight is None else dict.fromkeys(names, weight)
     settings = argparse.Namespace(_name="norm_transformer", norm_type="rmsnorm")
-    torch.save({"cfg": {"model": settings}, "args": None, "model": model}, path)
-    return path
+    state = {"cfg": {"model": settings}, "args": None, "model": dict.fromkeys(names, weight)}
+    return spectra_of(state, Path("averaged.pt"))
 
 
 def write_record(path):
@@ -50,9 +52,8 @@ def write_record(path):
 def stored(tmp_path):
     """The JSON file of a result, and the result with what was kept."""
     path = tmp_path / "rmsnorm-seed1.json"
-    checkpoint = write_checkpoint(tmp_path / "averaged.pt", torch.diag(torch.tensor([1.0, 4.0])))
     record = write_record(tmp_path / "record")
-    entries = write_artifacts(path, HYPOTHESES, record, checkpoint)
+    entries = write_artifacts(path, HYPOTHESES, record, shared_spectrum())
     return path, entries
 
 
@@ -76,7 +77,7 @@ def test_the_files_stand_beside_the_result_and_are_read_again(stored):
 def test_equal_runs_keep_equal_bytes(stored, tmp_path):
     path, entries = stored
     before = {p.name: p.read_bytes() for p in path.parent.glob("*.gz")}
-    again = write_artifacts(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
+    again = write_artifacts(path, HYPOTHESES, tmp_path / "record", shared_spectrum())
     assert again == entries
     assert {p.name: p.read_bytes() for p in path.parent.glob("*.gz")} == before
     assert all(content[4:8] == bytes(4) for content in before.values())  # no time in gzip's header
@@ -84,7 +85,7 @@ def test_equal_runs_keep_equal_bytes(stored, tmp_path):
 
 def test_nothing_is_kept_of_what_a_run_does_not_have(tmp_path):
     path = tmp_path / "rmsnorm-seed1.json"
-    entries = write_artifacts(path, None, None, write_checkpoint(tmp_path / "averaged.pt"))
+    entries = write_artifacts(path, None, None, [])
     assert read_artifact(row(tmp_path, entries), TRANSLATIONS) is None
     statistics = read_statistics(tmp_path / entries[STATISTICS]["file"])
     assert (statistics["record"], statistics["spectra"]) == (None, [])

@@ -140,6 +140,18 @@ def command_line(arguments: dict[str, str]) -> list[str]:
     return [argument for pair in arguments.items() for argument in pair]
 
 
+def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:
+    read, load = [], torch.load
+
+    def counted(file, *args, **kwargs):
+        read.append(file.name)
+        return load(file, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "load", counted)
+    result_command(command_line(finished))
+    assert sorted(read) == sorted([finished["--checkpoint"], finished["--last"]])
+
+
 def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result_command(command_line(finished)) == 0
     path = tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"

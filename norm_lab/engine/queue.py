@@ -40,6 +40,7 @@ TIMED = 20.0  # seconds
 SCORING = 45.0  # seconds that averaging, translating and scoring may take
 MINUTE = 60.0
 IN_FLOAT32 = "++common.bf16=false"  # fairseq's CPU trainings have no other precision
+SHORT = ("++optimization.max_update=60", "++dataset.max_tokens=1024")  # whatever a study sets
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Running:
 
 def runs_of(unit: Unit, request: Request, quick: bool, on_cpu: bool) -> list[RunSpec]:
     """Return the runs of a unit, on a CPU in float32."""
-    overrides = (IN_FLOAT32,) if on_cpu else ()
+    overrides = (*([IN_FLOAT32] if on_cpu else []), *(SHORT if quick else ()))
     request = replace(request, experiment=unit.study, overrides=overrides, smoke=quick)
     return compose_runs(request)[: unit.runs]
 

@@ -43,6 +43,13 @@ def test_data_is_prepared_without_a_gpu_for_runs_that_need_one(tmp_path, monkeyp
     assert [folder.name for folder in prepared] == ["iwslt15"]
 
 
+def test_a_rehearsal_is_short_whatever_the_study_sets(tmp_path):
+    unit = queue.Unit("iwslt15_adanorm", runs=1, jobs=1, minutes=1)  # 1,200 updates
+    request = Request("", grid=True, work=tmp_path / "work", results=tmp_path / "results")
+    (spec,) = queue.runs_of(unit, request, quick=True, on_cpu=True)
+    assert spec.settings["optimization"]["max_update"] == 60
+
+
 class Process:
     """A job that runs until it is terminated, or ``end`` is set."""
 

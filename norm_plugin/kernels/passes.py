@@ -1,13 +1,9 @@
-"""The passes over memory of which the fused norms consist: what a backend provides.
+"""What a backend provides for the fused norms.
 
-The cost of a norm is that of its reads and writes, so each function here is one pass over N x C
-tensors, or two if the second finds the row in the cache. Most operations on C numbers stay in
-Python. A backend also has ``update_running_average``, the update of a running statistic. It may
-have functions for more than one pass, since one call per operation on C numbers would cost more
-than the arithmetic: ``update_nu``, the recursion of PowerNorm; ``batch_forward`` and
-``batch_backward``, a whole norm by the batch's own statistics (the C++ backend); or
-``batch_norm_forward``, ``running_norm_forward`` and their backward functions, whole norms that
-update their running statistics as well (the Triton backend).
+The cost of a norm is that of its reads and writes, so a function here takes as few passes over
+N x C tensors as the norm needs. What is computed per channel between two passes, running statistics
+included, belongs to the function too: one call per operation on C numbers would cost more than the
+arithmetic.
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
@@ -23,7 +19,9 @@ Values at padding, NaN and infinity included, do not affect anything that is def
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -52,26 +50,84 @@ class RowRule(NamedTuple):
     phi: tuple[float, float] | None = None
 
 
+class Row(IntEnum):
+    """The rows of ``numbers``, (9, C), which norms over positions keep for the backward pass.
+
+    They map u to (u - mean) gain + offset and have du = gain dy + c + b (u - mean). n, the number
+    of positions in V, and the divisor of the means in b are the same for each channel.
+    """
+
+    MEAN = 0  # not defined without centering
+    SQUARE = 1  # the variance or mean square; of running norms Gamma
+    UNIT = 2  # x_hat = (u - mean) * unit
+    GAIN = 3
+    COUNT = 4
+    DIVISOR = 5
+    CONSTANT = 6  # of the penalty, in c; of windows whether the batch is an outlier
+    U_COEF = 7  # of the penalty, in b; of running norms b / -nu, of windows b / -psi
+    OFFSET = 8  # only with eta
+
+
+class BatchRule(NamedTuple):
+    """A norm by the statistics of its batch, with their exact gradient.
+
+    Attributes:
+        groups, eps: of the pre-scaling and the roots.
+        center: divide u - mean by the deviation; else u by its quadratic mean.
+        over_padding: divide the squares by N, not n, and keep the unbiased running variance.
+        penalty: the ``distance`` of norms/regularized_batch_norm.py; empty: no penalty.
+        per_token, lambda_mean, lambda_std: the weights of the penalty.
+    """
+
+    groups: int
+    eps: float
+    center: bool = True
+    over_padding: bool = False
+    penalty: Literal["", "variances", "deviations"] = ""
+    per_token: bool = False
+    lambda_mean: float = 0.0
+    lambda_std: float = 0.0
+
+
+class RunningRule(NamedTuple):
+    """PowerNorm by its running statistics, or ``released``: see norms/power_norm_released.py."""
+
+    groups: int
+    eps: float
+    released: bool = False
+    in_warmup: bool = False  # of the released form: divide by psi_B
+
+
+class WindowRule(NamedTuple):
+    """A norm by a window of statistics, in the symbols of norms/mabn.py and unified_norm.py.
+
+    Attributes:
+        geometric: the mean over the window.
+        limit: R, the bound of the ratio; 1: there is none.
+    """
+
+    eps: float
+    in_warmup: bool
+    geometric: bool
+    limit: float = 1.0
+    outlier_skip: bool = False
+
+
+Exchange = Callable[[Tensor], Tensor] | None
+"""Returns the sums of each worker, (workers, k, C), for those of this one, (1, k, C); None: there
+is one worker."""
+
+
 def statistics_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of means, rstd and per-channel tensors for an input ``x``."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 class Ops(Protocol):
-    """A backend. Every function allocates its results and changes no argument.
-
-    Those of whole norms and ``update_nu`` are optional; for their arguments see
-    ``triton/batch_statistics.py`` and ``cpu/csrc/batch_statistics.inc``, and for their use
-    ``fused/batch_norm.py`` and ``fused/power_norm.py``.
-    """
+    """A backend. Functions allocate their results; those of whole norms update their buffers."""
 
     def takes(self, x: Tensor) -> bool:
         """Return whether the functions below support the dtype and width of ``x``."""
-
-    def update_running_average(
-        self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
-    ) -> None:
-        """Update a running statistic as ``norms/base/means.py`` does; all on one device."""
 
     def row_forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
@@ -117,19 +173,9 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
 
-    def column_moments(
-        self, x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return sum_V u, sum_V (u - mean_V u)^2 (without ``center`` sum_V u^2), and rstd.
-
-        Values are centered before they are squared and summed, so that a mean far from 0 costs no
-        digits.
-        """
-
     def column_map(
         self,
         x: Tensor,
-        rstd: Tensor | None,
         valid: Tensor | None,
         groups: int,
         eps: float,
@@ -137,14 +183,10 @@ class Ops(Protocol):
         gain: Tensor,
         offset: Tensor,
         at_padding: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return y = (u - shift) * gain + offset, the rstd, and the sums of u^2, (2, C).
-
-        The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
-        else 0.
+    ) -> Tensor:
+        """Return y = (u - shift) * gain + offset.
 
         Args:
-            rstd: as from column_moments; None: computed here, if there are groups.
             shift: None: 0.
             at_padding: y at padding; None: padding is mapped like every other row.
         """
@@ -159,23 +201,122 @@ class Ops(Protocol):
     ) -> Tensor:
         """Return (3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
 
-    def column_gradient(
+    def batch_forward(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        eta: Tensor | None,
+        running_mean: Tensor | None,
+        running_square: Tensor | None,
+        share: float,
+        rule: BatchRule,
+        exchange: Exchange,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return y = gamma x_hat + beta + eta u, ``numbers`` and the rstd.
+
+        Args:
+            eta: (1,), only with centering; None: 0.
+            running_mean, running_square: (C,), updated if given: see ``norms/base/means.py``.
+            share: the weight of this batch in them.
+        """
+
+    def batch_backward(
         self,
         dy: Tensor,
         x: Tensor,
         rstd: Tensor | None,
         valid: Tensor | None,
-        shift: Tensor | None,
-        dy_coef: Tensor,
-        constant: Tensor | None,
-        u_coef: Tensor,
-        sums: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return dx, and the three sums of column_products; without ``sums`` an empty tensor.
+        numbers: Tensor,
+        weight: Tensor,
+        with_eta: bool,
+        nu: Tensor | None,
+        step: float,
+        scale: float | Tensor,
+        rule: BatchRule,
+        exchange: Exchange,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return dx and the gradients of weight, bias and eta, (1,).
 
-        du = dy_coef * dy + constant + u_coef * (u - shift) at V, 0 at padding; give both shift and
-        constant, or neither. With pre-scaling this is followed by dx = rstd (du - u mean(du u)),
-        with the mean over the group.
+        Args:
+            nu: (C,), updated if given: see ``norms/power_norm.py``.
+            step: 1 - a_b.
+            scale: the loss scale, a number or ().
+        """
+
+    def running_forward(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        psi2: Tensor,
+        running_square: Tensor | None,
+        share: float,
+        rule: RunningRule,
+        exchange: Exchange,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return y = gamma u / psi + beta, ``numbers`` and the rstd.
+
+        Args:
+            psi2: psi^2 before this batch, (C,); it may be ``running_square``.
+            running_square, share: as in ``batch_forward``.
+        """
+
+    def running_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        rstd: Tensor | None,
+        valid: Tensor | None,
+        numbers: Tensor,
+        weight: Tensor,
+        nu: Tensor,
+        step: float,
+        scale: float | Tensor,
+        rule: RunningRule,
+        exchange: Exchange,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return dx and the gradients of weight and bias; update nu, as in ``batch_backward``.
+
+        Args:
+            valid: None for the released form, which masks no gradient.
+        """
+
+    def window_forward(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        weight: Tensor,
+        squares: Tensor,
+        filled: Tensor,
+        running_square: Tensor,
+        share: float,
+        rule: WindowRule,
+        exchange: Exchange,
+    ) -> Tensor:
+        """Return ``numbers``, and update the window (M, C), its count () and the running s^2."""
+
+    def window_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        valid: Tensor | None,
+        numbers: Tensor,
+        weight: Tensor,
+        gradients: Tensor,
+        filled: Tensor,
+        psi: Tensor | None,
+        share: float,
+        scale: float | Tensor,
+        rule: WindowRule,
+        exchange: Exchange,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return dx and the gradients of weight and bias; update the window of gradients and psi.
+
+        Args:
+            psi: (C,), that of norms/unified_norm.py; None: the window's mean is used itself.
         """
 
     def dropout_sum(self, stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:

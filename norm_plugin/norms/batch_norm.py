@@ -132,20 +132,12 @@ class BatchNorm(RunningMomentsNorm):
             return self.affine(self.standardize_by_running(x))
         released = self.variant == "released"
         batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
-        self.update_running(batch.mean, self.kept_variance(batch.variance, x), batch.positions)
+        variance = batch.variance
+        if released:  # the unbiased one over all N positions
+            rows = x.numel() // self.dim
+            variance = variance * (rows / max(rows - 1, 1))
+        self.update_running(batch.mean, variance, batch.positions)
         return self.affine(batch.x_hat)
-
-    def kept_variance(self, variance: Tensor, x: Tensor) -> Tensor:
-        """Return the variance that updates the running variance.
-
-        Args:
-            variance: (C,), that of the batch.
-            x: (..., C), the input, whose positions ``variant=released`` counts.
-        """
-        if self.variant == "paper":
-            return variance
-        rows = x.numel() // self.dim
-        return variance * (rows / max(rows - 1, 1))
 
     def inference_map(self) -> InferenceAffine:
         refuse_rms_prescale(self.layer_scale_groups)

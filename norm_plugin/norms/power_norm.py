@@ -34,11 +34,9 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.means import (
-    RunningUpdate,
     check_share,
     finite_or,
     masked_means,
-    update_running_average,
     zero_padding,
 )
 from norm_plugin.norms.base.recomputation import may_be_recomputed
@@ -61,10 +59,6 @@ def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) 
     """
     with torch.no_grad():
         nu.copy_(finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu))
-
-
-NuUpdate = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
-"""A function with the arguments and the effect of :func:`update_nu`."""
 
 
 class NuRecursion(NamedTuple):
@@ -92,10 +86,6 @@ class NuRecursion(NamedTuple):
         """Update nu. x_hat, g: (..., C). Without real positions, Gamma and Lambda are 0."""
         products = [x_hat.square(), g * x_hat]
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
-        self.update(gamma, lambda_)
-
-    def update(self, gamma: Tensor, lambda_: Tensor, update_nu: NuUpdate = update_nu) -> None:
-        """Update nu by Gamma and Lambda, (C,) each. A fused form passes its own ``update_nu``."""
         update_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
 
 
@@ -201,7 +191,8 @@ class PowerNorm(BatchStatisticsNorm):
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         if self.variant == "released":
             return self.affine(normalize_as_released(self, x, valid))
-        in_warmup, psi2, recursion = self.pre_batch_state(valid)
+        in_warmup, psi2 = self.pre_batch_state()
+        recursion = self.recursion(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; the hook updates nu
@@ -222,14 +213,13 @@ class PowerNorm(BatchStatisticsNorm):
         refuse_rms_prescale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def pre_batch_state(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
-        """Return whether the norm is in its warm-up, psi_{t-1}^2, (C,), and the recursion of nu."""
+    def pre_batch_state(self) -> tuple[bool, Tensor]:
+        """Return whether the norm is in its warm-up, and psi_{t-1}^2, (C,)."""
         # Read before this batch updates it, unless the forward is recomputed later
         keep = may_be_recomputed()
-        in_warmup, psi2 = self.compute_once_per_forward(
+        return self.compute_once_per_forward(
             lambda: (self.in_warmup, self.psi2.clone() if keep else self.psi2)
         )
-        return in_warmup, psi2, self.recursion(valid)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
         """Return the recursion of nu.
@@ -241,11 +231,9 @@ class PowerNorm(BatchStatisticsNorm):
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
 
-    def update_running(
-        self, psi2_batch: Tensor, count: Tensor, update: RunningUpdate = update_running_average
-    ) -> None:
+    def update_running(self, psi2_batch: Tensor, count: Tensor) -> None:
         """Update the running psi^2 by psi_B^2, (C,), of n = ``count`` positions."""
-        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, update)
+        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """Return psi = sqrt(psi^2 + eps), (C,), in the dtype of ``x``."""

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.means import finite_or, masked_means
-from norm_plugin.norms.base.recomputation import is_recomputing
+from norm_plugin.norms.base.recomputation import may_be_recomputed
 
 if TYPE_CHECKING:
     from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
@@ -57,7 +57,9 @@ def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> T
 
 def released_state(norm: PowerNorm) -> tuple[int, bool, Tensor]:
     """Return t, whether forward t is in the warm-up, and psi^2 before it, (C,)."""
-    return norm.updates_counted + 1, norm.in_warmup, norm.psi2.clone()
+    # Read before this batch updates it, unless the forward is recomputed later
+    psi2 = norm.psi2.clone() if may_be_recomputed() else norm.psi2
+    return norm.updates_counted + 1, norm.in_warmup, psi2
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
@@ -93,24 +95,16 @@ def update_psi2_as_released(
         psi2_batch: psi_B^2, (C,).
         some: bool (), whether the batch has a real position; if not, psi^2 does not change.
     """
-    if is_recomputing():
-        return
-    if norm.averaged_forwards is not None:
-        updated = psi2.lerp(psi2_batch, norm.effective_momentum(1 - norm.alpha_fwd))
-    else:
-        updated = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
-    norm.psi2.copy_(finite_or(torch.where(some, updated, psi2), psi2))
+    share = released_share(norm, t)
+    if share is not None:
+        norm.psi2.copy_(finite_or(torch.where(some, psi2.lerp(psi2_batch, share), psi2), psi2))
 
 
-def released_psi2(
-    psi2: Tensor, psi2_batch: Tensor, t: int, warmup: int, alpha_fwd: float
-) -> Tensor:
-    """Return the running psi^2, (C,), after forward ``t`` of a warm-up of ``warmup`` forwards.
+def released_share(norm: PowerNorm, t: int) -> float | None:
+    """Return the weight of psi_B^2 in psi^2 at forward ``t``; None: a recomputed forward.
 
-    Args:
-        psi2: (C,), before this forward.
-        psi2_batch: (C,), psi_B^2.
+    The two updates of the warm-up keep (t - 1)/t and a_f of psi^2, one after the other.
     """
-    if t < warmup:
-        psi2 = ((t - 1) * psi2 + psi2_batch) / t
-    return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch
+    share = norm.share_of_batch(1 - norm.alpha_fwd)
+    twice = t < norm.warmup_updates and norm.averaged_forwards is None
+    return share + (1 - share) / t if share is not None and twice else share

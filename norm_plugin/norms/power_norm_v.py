@@ -28,13 +28,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.means import (
-    RunningUpdate,
-    check_share,
-    masked_means,
-    update_running_average,
-    zero_padding,
-)
+from norm_plugin.norms.base.means import check_share, masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.rms_prescale import (
     check_rms_prescale,
@@ -111,8 +105,6 @@ class PowerNormV(BatchStatisticsNorm):
         refuse_rms_prescale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def update_running(
-        self, psi2_batch: Tensor, count: Tensor, update: RunningUpdate = update_running_average
-    ) -> None:
+    def update_running(self, psi2_batch: Tensor, count: Tensor) -> None:
         """Update the running psi^2 by psi_B^2, (C,), of n = ``count`` positions."""
-        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, update)
+        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)

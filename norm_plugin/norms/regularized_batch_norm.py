@@ -48,7 +48,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.means import RunningUpdate, update_running_average
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.workers import worker_count
@@ -174,18 +173,12 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         )
         return self.affine(x_hat)
 
-    def update_and_compare(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        positions: Tensor,
-        update: RunningUpdate = update_running_average,
-    ) -> Moments:
+    def update_and_compare(self, mean: Tensor, variance: Tensor, positions: Tensor) -> Moments:
         """Call :meth:`update_running`; return the running statistics that the penalty uses."""
 
         def updated() -> Moments:
             before = Moments(self.running_mean.clone(), self.running_var.clone())
-            self.update_running(mean, variance, positions, update)
+            self.update_running(mean, variance, positions)
             after = Moments(self.running_mean.clone(), self.running_var.clone())
             return after if self.distance == "variances" else before
 

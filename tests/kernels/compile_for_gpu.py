@@ -42,7 +42,7 @@ KERNELS = [
         columns.map_kernel,
         GROUPS,
         {"compute_rstd": (False, True)},
-        ["valid_ptr", "shift_ptr", "padding_value_ptr", "partial_sums_ptr"],
+        ["valid_ptr", "shift_ptr", "padding_value_ptr", "square_ptr", "partial_sums_ptr"],
     ),
     (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
     (columns.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
@@ -50,26 +50,49 @@ KERNELS = [
         columns.gradient_kernel,
         GROUPS,
         {},
-        ["valid_ptr", "shift_ptr", "constant_ptr", "partial_sums_ptr"],
+        ["valid_ptr", "shift_ptr", "constant_ptr", "nu_ptr", "scale_ptr", "partial_sums_ptr"],
     ),
     (
-        batch_statistics.finish_moments_kernel,
+        batch_statistics.finish_batch_kernel,
         0,
-        {"center": (False, True)},
-        ["running_mean_ptr", "running_square_ptr", "ticket_ptr"],
+        {
+            "center": (True,),
+            "over_padding": (False, True),
+            "penalty": ("variances", "deviations"),
+            "per_token": (True,),
+        },
+        ["running_mean_ptr", "running_square_ptr", "eta_ptr"],
     ),
     (
-        batch_statistics.finish_products_kernel,
+        batch_statistics.finish_batch_gradient_kernel,
         0,
-        {},
-        ["pull_constant_ptr", "pull_u_coef_ptr", "nu_ptr", "scale_ptr", "ticket_ptr"],
+        {"center": (True,), "penalized": (False, True), "with_eta": (False, True)},
+        ["own_ptr", "nu_ptr", "scale_ptr"],
     ),
-    (batch_statistics.running_map_kernel, GROUPS, {}, ["valid_ptr", "rstd_ptr"]),
-    (batch_statistics.running_gradient_kernel, GROUPS, {}, ["valid_ptr", "rstd_ptr", "scale_ptr"]),
-    (batch_statistics.finish_running_map_kernel, 0, {}, ["running_square_ptr", "ticket_ptr"]),
-    (batch_statistics.finish_running_gradient_kernel, 0, {}, ["scale_ptr"]),
-    (batch_statistics.running_average_kernel, 0, {}, []),
-    (batch_statistics.nu_kernel, 0, {}, ["step_ptr"]),
+    (
+        batch_statistics.finish_running_kernel,
+        0,
+        {"released": (False, True), "in_warmup": (False, True)},
+        ["running_square_ptr"],
+    ),
+    (batch_statistics.finish_running_gradient_kernel, 0, {}, ["own_ptr", "scale_ptr"]),
+    (
+        batch_statistics.finish_window_kernel,
+        0,
+        {
+            "window": (4,),
+            "geometric": (False, True),
+            "in_warmup": (False, True),
+            "outlier_skip": (True,),
+        },
+        [],
+    ),
+    (
+        batch_statistics.finish_window_gradient_kernel,
+        0,
+        {"window": (4,), "in_warmup": (False, True)},
+        ["own_ptr", "psi_ptr", "scale_ptr"],
+    ),
 ]
 
 
@@ -81,6 +104,8 @@ def kind_of(name, dtype):
         return "*u8"
     if name == "ticket_ptr":
         return "*i32"
+    if name == "filled_ptr":
+        return "*i64"
     if name.endswith("_ptr"):
         return "*fp32"
     if name in ("numbers", "quarter", "seed", "threshold"):
@@ -115,7 +140,7 @@ def main():
         general = [p.name for p in kernel.params if p.do_not_specialize]
         variants = product(*options.values(), (False, True))
         for *values, whole in variants:
-            if len(options) > 1 and sum(values) % 2 == whole:
+            if len(options) > 1 and sum(v is True for v in values) % 2 == whole:
                 continue  # of three, each pair of values suffices: one flag decides one branch
             flags = dict(zip(options, values))
             absent, dtype = ((), "bf16") if whole else (optional, "fp32")

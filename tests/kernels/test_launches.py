@@ -24,6 +24,13 @@ FORWARD_AND_BACKWARD = [
     ("powernorm-v", {}, 6),
     ("powernorm", {"warmup_updates": 9}, 6),
     ("powernorm", {}, 4),
+    ("powernorm", {"variant": "released", "warmup_updates": 9}, 6),  # one counts the forward
+    ("powernorm", {"variant": "released"}, 5),
+    ("regularized-batchnorm", {}, 6),
+    ("regularized-batchnorm", {"distance": "deviations"}, 6),
+    ("repbn", {}, 6),
+    ("mabn", {}, 6),
+    ("unified", {"outlier_skip": "on"}, 6),
 ]
 
 

@@ -7,7 +7,7 @@ import torch
 from reference import WITH_MOMENTS
 
 from norm_plugin.kernels import has_fused_form
-from norm_plugin.kernels.passes import RowRule
+from norm_plugin.kernels.passes import BatchRule, Row, RowRule
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.means import update_running_average
 
@@ -53,9 +53,11 @@ def test_a_function_is_bounded_rising_and_exact_to_rounding(ops, function):
 @pytest.mark.parametrize("weight", [0.05, 0.5, 0.9, 1.0])
 def test_a_statistic_moves_between_sizes_that_are_far_apart(native, weight):
     ours, theirs = torch.tensor([1e8, 1.0, 3.0]), torch.tensor([1e8, 1.0, 3.0])
-    value, count = torch.tensor([1.0, 1e8, 3.0]), torch.tensor(4.0)
-    native.update_running_average(ours, value, weight, count)
-    update_running_average(theirs, value, weight, count)
+    x, ones = torch.tensor([[1.0, 1e4, 2.0]]), torch.ones(3)
+    rule = BatchRule(0, 1e-5, center=False)
+    native.batch_forward(x, None, ones, ones, None, None, ours, weight, rule, None)
+    value = x[0].square()
+    update_running_average(theirs, value, weight, torch.tensor(1.0))
     # three operations, of which the last rounds what it stores
     torch.testing.assert_close(ours, theirs, rtol=2 * EPS, atol=0)
     assert weight < 1 or torch.equal(ours, value)
@@ -78,11 +80,14 @@ def test_an_outlier_costs_the_variance_no_digits(ops, row):
     torch.manual_seed(0)
     x = torch.randn(128, DIM)  # a block, whose first row is what others are compared with
     x[row] += 1e4
-    _, squares, _ = ops.column_moments(x, None, 0, 1e-5, True)
-    wanted = x.double().var(dim=0, unbiased=False) * len(x)
+    ones = torch.ones(DIM)
+    rule = BatchRule(0, 1e-5)
+    _, numbers, _ = ops.batch_forward(x, None, ones, ones, None, None, None, 0.0, rule, None)
+    variance = numbers[Row.SQUARE]
+    wanted = x.double().var(dim=0, unbiased=False)
     # 128 positive terms, each rounded some times, in a sum that rounds 128 times: the errors, of
     # either sign, gather as the root of their number
-    torch.testing.assert_close(squares.double(), wanted, rtol=128**0.5 * EPS, atol=0)
+    torch.testing.assert_close(variance.double(), wanted, rtol=128**0.5 * EPS, atol=0)
 
 
 @pytest.mark.parametrize("name", WITH_MOMENTS)

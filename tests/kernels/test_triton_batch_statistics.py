@@ -1,18 +1,25 @@
-"""What the Triton backend computes per channel, against the formulas in float64."""
+"""Whole norms over positions: sums of many programs, of several workers, and broken numbers."""
 
 from __future__ import annotations
 
+import copy
 import math
+import threading
 
 import pytest
 import torch
+from reference import CASES
 
-import slow_passes
-from norm_plugin.kernels.triton import batch_statistics, columns
-from norm_plugin.norms.base import means
-from norm_plugin.norms.power_norm import update_nu
+from norm_plugin.kernels import choice as choices
+from norm_plugin.kernels import has_fused_form, set_kernels
+from norm_plugin.kernels.choice import BACKENDS
+from norm_plugin.kernels.fused import columns as fused_columns
+from norm_plugin.kernels.fused_forms import _FORMS, Fused
+from norm_plugin.kernels.passes import BatchRule, Row, RunningRule, WindowRule
+from norm_plugin.kernels.triton import columns
+from norm_plugin.norms import build_norm, norm_spec
 from triton_backend import DEVICE, OPS
-from triton_numbers import numbers, on_device, ragged, same
+from triton_numbers import numbers, on_device, same
 
 # The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
 pytestmark = [
@@ -20,108 +27,139 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
 ]
 EPS = 1e-5
-SIZES = [(37, 100, 2), (70, 12, 0)]
-"""Rows, channels and groups."""
+OVER_POSITIONS = [
+    (name, options)
+    for name, options in CASES
+    if norm_spec(name).batch_statistics
+    and has_fused_form(norm_spec(name).cls)
+    and "blend_updates" not in options
+]
+DIM = 36  # which the options of every case divide; more channels than one finishing program has
+LENGTH = 33  # of two sentences: more rows than programs whose sums are added at once
 
 
-@pytest.fixture(params=[False, True], ids=["few programs", "a program for each row"])
-def programs(request, monkeypatch):
-    """Many programs have more partial sums than one tile of those that are added at once."""
-    if request.param:
-        tiling = columns.tiling
-        for module in (columns, batch_statistics):
-            monkeypatch.setattr(module, "num_programs", columns.num_tiles)
-            monkeypatch.setattr(module, "tiling", lambda *args: tiling(*args)._replace(block_m=1))
+@pytest.fixture
+def a_program_for_each_row(monkeypatch):
+    tiling = columns.tiling
+    monkeypatch.setattr(columns, "num_programs", columns.num_tiles)
+    monkeypatch.setattr(columns, "tiling", lambda *args: tiling(*args)._replace(block_m=1))
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_a_whole_norm_by_the_statistics_of_its_batch(size, center, programs):
-    rows, channels, groups = size
-    x, dy, valid = (
-        numbers(rows, channels, offset=3.0),
-        numbers(rows, channels, seed=1),
-        ragged(rows),
-    )
-    x[~valid] = math.nan
-    weight, bias, pull_constant, pull_u_coef = numbers(4, channels, seed=2)
-    near, near_dy, near_weight, near_bias, *pull = on_device(
-        x, dy, weight, bias, pull_constant, pull_u_coef
-    )
-    if not center:
-        pull = [None, None]
-    real = valid.to(DEVICE)
-    buffers, nu = torch.ones(2, channels, device=DEVICE), torch.ones(channels, device=DEVICE)
-    running = [buffers[0] if center else None, buffers[1]]
-    y, (mean, square, inverse, _, count), rstd = OPS.batch_norm_forward(
-        near, real, groups, EPS, center, near_weight, near_bias, *running, 0.25
-    )
-    before = torch.stack([mean, square, inverse, inverse * near_weight, count])
-    scale = torch.tensor(8.0, device=DEVICE) if center else 8.0
-    recursion = (nu, 0.1, scale)
-    dx, (every, dweight, _, _, _, mean_gx, _) = OPS.batch_norm_backward(
-        near_dy, near, rstd, real, center, before, near_weight, *pull, *recursion
-    )
-
-    n = int(valid.sum())
-    u = slow_passes.scaled(x[valid], groups, EPS)
-    mu = u.mean(0) if center else torch.zeros(channels).double()
-    wanted_square = (u - mu).square().mean(0)
-    root = (wanted_square + EPS).sqrt()
-    x_hat, g = (u - mu) / root, dy[valid] * weight
-    assert (count == n).all()
-    same(running[1], 0.75 + 0.25 * wanted_square)
-    if center:
-        same(running[0], 0.75 + 0.25 * mu)
-    same(nu, 1 - 0.1 * wanted_square / root.square() + 0.1 * (g * x_hat).mean(0) / 8)
-    if center:
-        same(mean, mu)
-    same(square, wanted_square)
-    same(inverse, 1 / root)
-    same(y[real], x_hat * weight + bias)
-    same(y[~real], bias.expand(rows - n, -1))
-    same(every, dy.sum(0))
-    same(dweight, (dy[valid] * x_hat).sum(0))
-    same(mean_gx, (g * x_hat).mean(0))
-    constant, u_coef = -g.mean(0) / root * center, -(g * x_hat).mean(0) / root.square()
-    if center:
-        constant, u_coef = constant + pull_constant, u_coef + pull_u_coef
-    args = (groups, EPS, valid, mu, weight / root, constant, u_coef)
-    same(dx, slow_passes.du_to_dx(dy, x, *args))
+def new_norm(name, options):
+    """A norm in plain torch and float64 with parameters that are neither 0 nor 1."""
+    torch.manual_seed(1)
+    norm = build_norm(name, DIM, **options)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    set_kernels(norm, "off")
+    return norm.double()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_powernorm_after_its_warmup(size, as_tensor, programs):
-    rows, channels, groups = size
-    x, dy = numbers(rows, channels, offset=3.0), numbers(rows, channels, seed=1)
-    valid = ragged(rows)
-    x[~valid] = math.nan
-    weight, bias, start_nu = numbers(3, channels, seed=2)
-    start = 1 + numbers(channels, seed=3).square()
-    near, near_dy, near_weight, near_bias, nu, psi2 = on_device(
-        x, dy, weight, bias, start_nu, start
-    )
-    real = valid.to(DEVICE)
-    y, kept, rstd = OPS.running_norm_forward(
-        near, real, groups, EPS, psi2, near_weight, near_bias, psi2, 0.25
-    )
-    scale = torch.tensor(8.0, device=DEVICE) if as_tensor else 8.0
-    dx, (every, dweight, _) = OPS.running_norm_backward(
-        near_dy, near, rstd, real, kept, near_weight, nu, 0.1, scale
-    )
+def fuse(norm, ops, monkeypatch):
+    monkeypatch.setattr(choices, "ops_for", lambda choice, x: ops)
+    norm.fused = Fused(_FORMS[type(norm)], "auto")
+    return norm.to(DEVICE, torch.float32)
 
-    u, psi = slow_passes.scaled(x[valid], groups, EPS), (start + EPS).sqrt()
-    x_hat, g, square = u / psi, dy[valid] * weight, u.square().mean(0)
-    same(y[real], x_hat * weight + bias)
-    same(y[~real], bias.expand(int((~valid).sum()), -1))
-    same(psi2, 0.75 * start + 0.25 * square)
-    same(every, dy.sum(0))
-    same(dweight, (dy[valid] * x_hat).sum(0))
-    same(nu, start_nu * (1 - 0.1 * square / psi.square()) + 0.1 * (g * x_hat).mean(0) / 8)
-    zero, u_coef = torch.zeros(channels).double(), -start_nu * 8 / psi.square()
-    args = (groups, EPS, valid, zero, weight / psi, zero, u_coef)
-    same(dx, slow_passes.du_to_dx(dy, x, *args))
+
+def train(norm, x, dy, mask):
+    """One step: y, the gradients and the statistics, by name."""
+    norm.zero_grad()
+    x = x.detach().requires_grad_()
+    y = norm(x, mask)
+    y.backward(dy)
+    results = {"y": y.detach(), "x": x.grad, **{n: p.grad for n, p in norm.named_parameters()}}
+    return results | {key: value.clone() for key, value in norm.named_buffers()}
+
+
+def batch_of(seed, rows=LENGTH):
+    """x and dL/dy, (rows, 2, C) in float64, and the mask, (2, rows)."""
+    x, dy = numbers(2, rows, 2, DIM, seed=seed)
+    mask = torch.arange(rows) >= torch.tensor([[rows], [rows - 9]])
+    return x + 0.3, dy.masked_fill(mask.t().unsqueeze(-1), 0), mask
+
+
+def moved(batch, dtype=torch.float32):
+    x, dy, mask = batch
+    return x.to(DEVICE, dtype), dy.to(DEVICE, dtype), mask.to(DEVICE)
+
+
+def compare(ours, theirs):
+    # float32 against float64: sums of 57 terms in another order, of numbers of size 1 to 30
+    for key, wanted in theirs.items():
+        torch.testing.assert_close(
+            ours[key].cpu().double(),
+            wanted.double(),
+            rtol=1e-4,
+            atol=2e-4,
+            msg=lambda text, key=key: f"{key}: {text}",
+        )
+
+
+@pytest.mark.parametrize(("name", "options"), dict(reversed(OVER_POSITIONS)).items(), ids=str)
+def test_sums_of_more_programs_than_are_added_at_once(
+    name, options, a_program_for_each_row, monkeypatch
+):
+    plain = new_norm(name, options)
+    fused = fuse(copy.deepcopy(plain), OPS, monkeypatch)
+    batch = batch_of(0)
+    compare(train(fused, *moved(batch)), train(plain, *batch))
+
+
+class Workers:
+    """Two workers in one process, a thread each, of which one runs until it waits for the other."""
+
+    def __init__(self):
+        self.turn, self.both, self.sums = threading.Lock(), threading.Barrier(2), {}
+
+    def gathered_rows(self, own, dim):
+        rank = int(threading.current_thread().name)
+        self.sums[rank] = own
+        self.wait()
+        together = torch.cat([self.sums[0], self.sums[1]], dim)
+        self.wait()  # before sums of the next pass replace these
+        return together
+
+    def wait(self):
+        self.turn.release()
+        self.both.wait(timeout=60)
+        self.turn.acquire()
+
+    def train(self, norms, batches):
+        results = {}
+
+        def work(rank):
+            with self.turn:
+                results[rank] = train(norms[rank], *batches[rank])
+
+        threads = [threading.Thread(target=work, args=(rank,), name=str(rank)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results[0], results[1]
+
+
+@pytest.mark.parametrize("backend", ["triton", "cpu"])
+@pytest.mark.parametrize(
+    ("name", "options"), [each for each in OVER_POSITIONS if "variant" not in each[1]], ids=str
+)
+def test_sums_of_two_workers(name, options, backend, monkeypatch):
+    """Each has one of the sentences; the statistics are of both, parameters' gradients its own."""
+    if backend == "cpu" and DEVICE != "cpu":
+        pytest.skip("the C++ kernels are for the CPU")
+    ops = OPS if backend == "triton" else BACKENDS["cpu"].load()[0]
+    workers, whole = Workers(), new_norm(name, {**options, "sync": "on"})
+    norms = [fuse(copy.deepcopy(whole), ops, monkeypatch) for _ in range(2)]
+    monkeypatch.setattr(fused_columns, "worker_count", lambda: 2)
+    monkeypatch.setattr(fused_columns, "gathered_rows", workers.gathered_rows)
+    for seed in range(2):
+        x, dy, mask = batch = batch_of(seed, rows=12)
+        halves = [moved((x[:, i : i + 1], dy[:, i : i + 1], mask[i : i + 1])) for i in range(2)]
+        first, second = workers.train(norms, halves)
+        joined = {key: torch.cat([first[key], second[key]], 1) for key in ("y", "x")}
+        for key, _ in whole.named_parameters():
+            joined[key] = first[key] + second[key]
+        compare({**first, **joined}, train(whole, *batch))
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -133,68 +171,61 @@ def test_one_channel_that_is_not_finite_keeps_all_running_statistics(center, bro
     if broken is not None:
         x[2, 36] = broken
     near, dy = on_device(x, numbers(9, 37, seed=1))
-    buffers = torch.ones(4, 37, device=DEVICE)
-    mean, square, psi2, nu = buffers
-    running = (mean if center else None, square, 0.25)
-    _, kept, rstd = OPS.batch_norm_forward(near, valid, 0, EPS, center, ones, ones, *running)
-    with_nu = (None, None, nu, 0.1, 1.0)
-    OPS.batch_norm_backward(dy, near, rstd, valid, center, kept, ones, *with_nu)
-    _, kept, rstd = OPS.running_norm_forward(near, valid, 0, EPS, psi2, ones, ones, psi2, 0.25)
-    OPS.running_norm_backward(dy, near, rstd, valid, kept, ones, nu, 0.1, 1.0)
-    assert (buffers == 1).all()
+    buffers, windows = torch.ones(6, 37, device=DEVICE), torch.ones(2, 3, 37, device=DEVICE)
+    mean, square, psi2, nu, running, psi = buffers
+    filled = torch.full((2,), 3, dtype=torch.int64, device=DEVICE)
+    rule = BatchRule(0, EPS, center)
+    args = (mean if center else None, square, 0.25, rule, None)
+    _, kept, rstd = OPS.batch_forward(near, valid, ones, ones, None, *args)
+    OPS.batch_backward(dy, near, rstd, valid, kept, ones, False, nu, 0.1, 1.0, rule, None)
+    by_running = RunningRule(0, EPS)
+    _, kept, rstd = OPS.running_forward(near, valid, ones, ones, psi2, psi2, 0.25, by_running, None)
+    OPS.running_backward(dy, near, rstd, valid, kept, ones, nu, 0.1, 1.0, by_running, None)
+    for geometric in (False, True):
+        by_window = WindowRule(EPS, False, geometric, 2.0, geometric)
+        args = (windows[0], filled[0], running, 0.25, by_window, None)
+        kept = OPS.window_forward(near, valid, ones, *args)
+        args = (windows[1], filled[1], psi if geometric else None, 0.25, 1.0, by_window, None)
+        OPS.window_backward(dy, near, valid, kept, ones, *args)
+    assert (buffers == 1).all() and (windows == 1).all() and (filled == 3).all()
 
 
-def test_a_mean_far_from_zero_costs_the_variance_no_digits(programs):
+def test_a_mean_far_from_zero_costs_the_variance_no_digits(a_program_for_each_row):
     x = numbers(200, 12) + 1000  # the squares' sum is 2e8, whose last digit in float32 is 16
     ones = torch.ones(12, device=DEVICE)
-    args = (None, 0, EPS, True, ones, ones, None, None, 0.0)
-    _, (_, variance, *_), _ = OPS.batch_norm_forward(*on_device(x), *args)
+    args = (ones, ones, None, None, None, 0.0, BatchRule(0, EPS), None)
+    _, kept, _ = OPS.batch_forward(*on_device(x), None, *args)
     # float32 holds these inputs to 3e-5 of their deviation, of either sign
-    same(variance, x.var(0, correction=0), rtol=1e-4, atol=0)
+    same(kept[Row.SQUARE], x.var(0, correction=0), rtol=1e-4, atol=0)
 
 
 def test_without_a_real_position_the_statistics_are_0():
     x = on_device(numbers(9, 12))[0]
     nothing, ones = torch.zeros(9, dtype=torch.bool, device=DEVICE), torch.ones(12, device=DEVICE)
-    args = (nothing, 0, EPS, True, ones, 2 * ones, None, None, 0.0)
-    y, (mean, variance, _, _, count), _ = OPS.batch_norm_forward(x, *args)
-    assert not count.any() and not mean.any() and not variance.any() and (y == 2).all()
-
-
-BROKEN = [None, math.nan, math.inf, -math.inf]
+    args = (ones, 2 * ones, None, None, None, 0.0, BatchRule(0, EPS), None)
+    y, kept, _ = OPS.batch_forward(x, nothing, *args)
+    assert not kept[[Row.MEAN, Row.SQUARE, Row.COUNT]].any() and (y == 2).all()
 
 
 def test_a_share_of_1_gives_the_new_value_itself():
-    near, value = on_device(1e9 * numbers(37), numbers(37, seed=1))
-    OPS.update_running_average(near, value, 1.0, torch.ones((), device=DEVICE))
-    assert torch.equal(near, value)
+    x, ones = on_device(numbers(1, 37)), torch.ones(37, device=DEVICE)
+    running = 1e9 * ones
+    rule = BatchRule(0, EPS, center=False)
+    OPS.batch_forward(*x, None, ones, ones, None, None, running, 1.0, rule, None)
+    assert torch.equal(running, x[0][0].square())
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("count", [0.0, 3.0])
-@pytest.mark.parametrize("share", [0.1, 0.9])
-def test_the_update_of_a_running_statistic(share, count, broken):
-    value, buffer = numbers(2, 37)
-    if broken is not None:
-        value[5] = broken
-    near, near_value = on_device(buffer, value)
-    OPS.update_running_average(near, near_value, share, torch.tensor(count, device=DEVICE))
-    wanted = buffer.clone()
-    means.update_running_average(wanted, value, share, torch.tensor(count))
-    same(near, wanted)
-    assert torch.equal(near.cpu().double(), buffer) == (count == 0 or broken is not None)
-
-
-@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_the_recursion_of_powernorm(as_tensor, broken):
-    nu, gamma, lambda_ = numbers(3, 37)
-    if broken is not None:
-        lambda_[5] = broken
-    near, near_gamma, near_lambda = on_device(nu, gamma, lambda_)
-    step = torch.tensor(0.1, device=DEVICE) if as_tensor else 0.1
-    OPS.update_nu(near, near_gamma, near_lambda, step)
-    wanted = nu.clone()
-    update_nu(wanted, gamma, lambda_, 0.1)
-    same(near, wanted)
-    assert torch.equal(near.cpu().double(), nu) == (broken is not None)
+def test_a_loss_scale_is_a_number_or_a_tensor(as_tensor):
+    x, dy, ones = *on_device(numbers(9, 37), numbers(9, 37, seed=1)), torch.ones(37, device=DEVICE)
+    scale = torch.tensor(8.0, device=DEVICE) if as_tensor else 8.0
+    results = []
+    for factor, loss_scale in ((1.0, 1.0), (8.0, scale)):
+        nu = ones.clone()
+        rule = RunningRule(0, EPS)
+        _, kept, rstd = OPS.running_forward(x, None, ones, ones, ones, None, 0.0, rule, None)
+        args = (rstd, None, kept, ones, nu, 0.1, loss_scale, rule, None)
+        dx, dweight, dbias = OPS.running_backward(factor * dy, x, *args)
+        results.append([nu, dx / factor, dweight / factor, dbias / factor])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs)  # factors of 2 round nothing

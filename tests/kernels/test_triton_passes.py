@@ -9,6 +9,7 @@ import torch
 
 import slow_passes
 from norm_plugin.kernels.passes import RowRule
+from norm_plugin.kernels.triton import columns
 from triton_backend import DEVICE, OPS
 from triton_numbers import numbers, on_device, rounded, same
 
@@ -126,28 +127,30 @@ def test_no_rows():
     assert y.shape == (0, 12)
     for dparameter in OPS.row_backward(x, x, mean, rstd, ones, RULES["groupnorm"])[1:]:
         assert torch.equal(dparameter, 0 * ones)
+    zeros = x.new_zeros(3, 12)
     for center in (True, False):
-        total, squares, _ = OPS.column_moments(x, None, 3, 1e-5, center)
-        assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
-    y, rstd, squares = OPS.column_map(x, None, None, 3, 1e-5, None, ones, ones, None)
+        sums, _ = columns.column_moments(x, None, 3, 1e-5, center)
+        assert torch.equal(columns.merge_programs(sums)[0] if center else sums.sum(0), zeros)
+    y, rstd, sums = columns.map_columns(x, None, None, 3, 1e-5, None, ones, ones, None, sums=True)
     assert y.shape == (0, 12)
-    assert torch.equal(squares, x.new_zeros(2, 12))
-    assert torch.equal(OPS.column_products(x, x, rstd, None, None), x.new_zeros(3, 12))
+    assert torch.equal(sums.sum(0), zeros)
+    assert torch.equal(OPS.column_products(x, x, rstd, None, None), zeros)
 
 
 def test_no_real_position():
     x, nowhere = torch.ones(5, 12, device=DEVICE), torch.zeros(5, dtype=torch.bool, device=DEVICE)
-    total, squares, _ = OPS.column_moments(x, nowhere, 0, 1e-5, True)
-    assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
+    sums, _ = columns.column_moments(x, nowhere, 0, 1e-5, True)
+    assert torch.equal(columns.merge_programs(sums), x.new_zeros(1, 3, 12))
 
 
 def test_the_same_input_gives_the_same_bits():
     x, dy = on_device(numbers(700, 12), numbers(700, 12, seed=1))
     ones = x.new_ones(12)
     first, second = (
-        OPS.column_gradient(dy, x, None, None, None, ones, None, ones, True)[1:] for _ in range(2)
+        columns.column_gradient(dy, x, None, None, None, ones, None, ones, sums=True)[1]
+        for _ in range(2)
     )
-    assert torch.equal(first[0], second[0])
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,7 @@ def test_tensors_that_kernels_would_misread_are_refused(x, dy, valid, complaint)
 
 def test_groups_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="groups is 5; it must divide the 12 channels"):
-        OPS.column_moments(torch.ones(3, 12, device=DEVICE), None, 5, 1e-5, True)
+        columns.column_moments(torch.ones(3, 12, device=DEVICE), None, 5, 1e-5, True)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ All of them map u, the input after RMS pre-scaling, channel by channel,
     y  = (u - shift) gain + offset           at real positions, else offset
     du = a dy + c + b (u - shift)            at real positions, else 0
 
-and differ in how shift, gain, a, b and c are obtained. A subclass of :class:`ColumnPass` computes
-them: its ``forward`` also updates the running statistics, and its ``backward`` those of gradients.
-A function decorated by :func:`fuses_columns` chooses the subclass for a batch.
+and differ in how shift, gain, a, b and c are obtained: by the statistics of the batch, by running
+ones, or by a window of batches. A backend computes them, and updates the running statistics.
 """
 
 from __future__ import annotations
@@ -25,146 +24,109 @@ from norm_plugin.kernels.fused.gradients import (
     to_statistics_dtype,
 )
 from norm_plugin.kernels.fused_forms import fuses
-from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.base.contract import AffineNorm, Norm
-from norm_plugin.norms.base.workers import sum_over_workers, worker_count
+from norm_plugin.kernels.passes import (
+    BatchRule,
+    Exchange,
+    Ops,
+    Row,
+    RunningRule,
+    WindowRule,
+    statistics_dtype,
+)
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.window import WindowNorm
+from norm_plugin.norms.base.workers import gathered_rows, worker_count
+from norm_plugin.norms.batch_norm import BatchNorm
+from norm_plugin.norms.mabn import MovingAverageBatchNorm
+from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm_released import released_share, released_state
+from norm_plugin.norms.power_norm_v import PowerNormV
+from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
+from norm_plugin.norms.rep_batch_norm import RepBatchNorm
+from norm_plugin.norms.unified_norm import UnifiedNorm
 
-Gradients = tuple[Tensor, ...]
-"""The gradients of x, (N, C), of weight and bias, (C,) each, and of any other parameters."""
 
-ParameterGradients = tuple[Tensor, ...]
-"""The gradients of weight and bias, (C,) each, and of any other parameters."""
-
-
-class ColumnPass:
+class Batch:
     """The forward and the backward pass of a norm over one batch, with the state between them.
 
     Args:
-        norm: the norm, with its pre-scaling, eps and sync.
+        norm: the norm, in training.
         valid: bool (N,), or None.
         ops: the backend.
-        one_call: let the backend compute the whole norm in one call if it can; see :class:`Ops`.
-            Never with several workers, whose sums are added between the passes.
-
-            ``one_call`` is then a backend with ``batch_forward``, ``updating`` one whose calls
-            update the running statistics, too; None: the backend has no such functions.
 
     Attributes:
-        others: the parameters besides weight and bias for which ``backward`` returns gradients.
-        wants_dx: whether x needs a gradient.
+        numbers: (9, C), the rows of ``passes.Row``.
+        shift: the row MEAN of ``numbers``; None: 0.
     """
 
-    count: Tensor
-    divisor: Tensor
-    others: tuple[Tensor, ...] = ()
-    wants_dx = False
+    numbers: Tensor
+    shift: Tensor | None = None
+    rstd: Tensor | None = None
+    loss_scale: Callable[[], float | Tensor] | None = None
 
-    def __init__(
-        self, norm: Any, valid: Tensor | None, ops: Ops, *, one_call: bool = False
-    ) -> None:
+    def __init__(self, norm: Any, valid: Tensor | None, ops: Ops) -> None:
         self.norm, self.valid, self.ops = norm, valid, ops
-        self.groups, self.eps = getattr(norm, "layer_scale_groups", 0), norm.eps
-        self.sync = norm.sync and worker_count() > 1
-        self.rstd: Tensor | None = None
-        self.shift: Tensor | None = None
-        whole = one_call and not self.sync
-        self.one_call: Any = ops if whole and hasattr(ops, "batch_forward") else None
-        updates = whole and hasattr(ops, "batch_norm_forward") and _are_float32(norm)
-        self.updating: Any = ops if updates else None
+        self.exchange: Exchange = None
+        if norm.sync and worker_count() > 1:
+            self.exchange = partial(gathered_rows, dim=0)
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
         """Return y, (N, C), and update the running statistics.
 
         Args:
             x: (N, C), contiguous.
             weight, bias: (C,).
+            eta: (1,), only of RepBN.
         """
         raise NotImplementedError
 
-    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
-        """Return the gradients. dy: (N, C), contiguous; x, weight: as in ``forward``."""
-        raise NotImplementedError
+    def backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight, bias and, of RepBN, of eta.
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
-        """Return the gradients of the parameters alone, for an x that needs none.
-
-        It takes one pass, and updates no running statistic of gradients.
+        Args:
+            dy: (N, C), contiguous.
+            x, weight: as in ``forward``.
+            scale: the loss scale, a number or ().
         """
-        every, _, with_u = self.products(dy, x)
-        return with_u * self.inverse_scale(), every
-
-    def inverse_scale(self) -> Tensor:
-        """Return the factor from u - shift to x_hat, (C,)."""
         raise NotImplementedError
 
-    def means(self, sums: Tensor, rows: int) -> Tensor:
-        """Divide sums over V, (C,), by n, counted here, over all workers if synchronized."""
-        if self.valid is None:
-            self.count = sums.new_full((), rows)
-        else:
-            self.count = self.valid.sum(dtype=sums.dtype)
-        if self.sync:
-            together = sum_over_workers(torch.cat([sums, self.count.unsqueeze(0)]))
-            sums, self.count = together[:-1], together[-1]
-        self.divisor = self.count.clamp(min=1)
-        return sums / self.divisor
-
-    def means_with_known_count(self, sums: Tensor) -> Tensor:
-        """Divide other sums over the same V, of any shape, by the n that :meth:`means` counted."""
-        return (sum_over_workers(sums) if self.sync else sums) / self.divisor
-
-    def moments(self, x: Tensor, center: bool) -> tuple[Tensor, Tensor]:
-        """Return sum_V u and the squares, (C,) each; see :class:`Ops`. Stores the rstd."""
-        total, squares, self.rstd = self.ops.column_moments(
-            x, self.valid, self.groups, self.eps, center
-        )
-        return total, squares
-
-    def map(
-        self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return y, (N, C), and the sums of squares, (2, C). Stores the rstd."""
-        y, self.rstd, squares = self.ops.column_map(
-            x, self.rstd, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
-        )
-        return y, squares
-
-    def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
-        every, real, with_u = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
-        return every, real, with_u
-
-
-def _are_float32(norm: Any) -> bool:
-    """Return whether the running statistics are float32, which kernels that update them need."""
-    return norm._buffers[norm.forward_updated_buffers[0]].dtype is torch.float32
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the same for an x that needs no gradient; no running statistic is updated."""
+        sums = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
+        dbias, sum_valid_dy, sum_dy_u = sums
+        deta = None if self.shift is None else (sum_dy_u + self.shift * sum_valid_dy).sum()
+        return None, sum_dy_u * self.numbers[Row.UNIT], dbias, deta
 
 
 class ColumnNorm(torch.autograd.Function):
-    """Compute y of a :class:`ColumnPass`, with its backward pass."""
+    """Compute y of a :class:`Batch`, with its backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: ColumnPass, *others: Tensor
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None, batch: Batch
     ) -> Tensor:
-        """Return y. x: (N, C); weight, bias: (C,); others: further parameters of ``batch``."""
+        """Return y. x: (N, C); the others as in :meth:`Batch.forward`, in any dtype."""
         x = x.contiguous()
-        ctx.save_for_backward(x, weight, bias, *others)
+        ctx.save_for_backward(x, weight, bias, eta)
         ctx.batch = batch
-        return batch.forward(x, to_statistics_dtype(weight, x), to_statistics_dtype(bias, x))
+        eta = None if eta is None else to_statistics_dtype(eta, x)
+        return batch.forward(x, to_statistics_dtype(weight, x), to_statistics_dtype(bias, x), eta)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight, bias and the others."""
+        """Return the gradients of x, weight, bias and eta."""
         refuse_second_order()
         x, *parameters = ctx.saved_tensors
-        dx, dy = None, dy.contiguous()
+        batch, dy = ctx.batch, dy.contiguous()
         if ctx.needs_input_grad[0]:
-            dx, *gradients = ctx.batch.backward(dy, x, to_statistics_dtype(parameters[0], x))
+            scale = 1.0 if batch.loss_scale is None else batch.loss_scale()
+            dx, *gradients = batch.backward(dy, x, to_statistics_dtype(parameters[0], x), scale)
         else:
-            gradients = ctx.batch.backward_to_parameters(dy, x)
-        dweight, dbias, *dothers = map(grad_like, gradients, parameters)
-        return (dx, dweight, dbias, None, *dothers)
+            dx, *gradients = batch.backward_to_parameters(dy, x)
+        return (dx, *map(grad_like, gradients, parameters), None)
 
 
 class Inference(NamedTuple):
@@ -180,13 +142,13 @@ class Inference(NamedTuple):
     slope: Tensor | None = None
 
 
-BatchOf = Callable[[Any, Tensor | None, Ops], ColumnPass | Inference | None]
+BatchOf = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
 """Returns what computes the next forward of a norm, given the real positions, (N,) or None, and a
 backend; None if the norm has no fused form in this state."""
 
 
 def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
-    """Decorator: the function returns the :class:`ColumnPass` of these norms, not of subclasses."""
+    """Decorator: the function returns the :class:`Batch` of these norms, not of subclasses."""
 
     def register(batch_of: BatchOf) -> BatchOf:
         fuses(*classes)(partial(column_norm, batch_of))
@@ -196,16 +158,17 @@ def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
 
 
 def column_norm(
-    batch_of: BatchOf, norm: AffineNorm, x: Tensor, valid: Tensor | None, ops: Ops
+    batch_of: BatchOf, norm: Any, x: Tensor, valid: Tensor | None, ops: Ops
 ) -> Tensor | None:
     """Compute one forward of ``norm``, x and y: (N, C); None if the plain form must compute it."""
+    if norm._buffers[norm.forward_updated_buffers[0]].dtype is not statistics_dtype(x):
+        return None
     batch = batch_of(norm, valid, ops)
     if batch is None:
         return None
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
-    batch.wants_dx = torch.is_grad_enabled() and x.requires_grad
-    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch, *batch.others)
+    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, norm._parameters.get("eta"), batch)
     return y
 
 
@@ -220,5 +183,221 @@ def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
         slope = to_statistics_dtype(running.slope, x)
         gain, offset = gain + slope, offset + slope * shift
     groups = getattr(norm, "layer_scale_groups", 0)
-    x = x.contiguous()
-    return ops.column_map(x, None, None, groups, norm.eps, shift, gain, offset, None)[0]
+    return ops.column_map(x.contiguous(), None, groups, norm.eps, shift, gain, offset, None)
+
+
+# --- by the statistics of the batch, with their exact gradient ------------------------------------
+
+
+class ByBatch(Batch):
+    """Compute x_hat = (u - mu_B) / sigma_B, or u / psi_B.
+
+    Args:
+        rule: which of them, and the penalty.
+        running_mean, running_square: the running statistics.
+        momentum: the weight of a batch in them.
+        others: the arguments of :class:`Batch`.
+    """
+
+    nu: Tensor | None = None
+    step = 0.0
+
+    def __init__(
+        self,
+        rule: BatchRule,
+        running_mean: Tensor | None,
+        running_square: Tensor,
+        momentum: float,
+        *others: Any,
+    ) -> None:
+        super().__init__(*others)
+        self.rule, self.running, self.momentum = rule, (running_mean, running_square), momentum
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+        share = self.norm.share_of_batch(self.momentum)
+        running = (None, None) if share is None else self.running
+        y, numbers, self.rstd = self.ops.batch_forward(
+            *(x, self.valid, weight, bias, eta, *running, share or 0.0, self.rule, self.exchange)
+        )
+        if self.rule.penalty:  # compared with running statistics that this batch has updated
+            numbers = self.norm.compute_once_per_forward(lambda: numbers)
+        self.numbers, self.with_eta = numbers, eta is not None
+        if self.rule.center:
+            self.shift = numbers[Row.MEAN]
+        return y
+
+    def backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return self.ops.batch_backward(
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.with_eta),
+            *(self.nu, self.step, scale, self.rule, self.exchange),
+        )
+
+
+def by_moments(norm: Any, rule: BatchRule, valid: Tensor | None, ops: Ops) -> ByBatch:
+    """Return the passes of a norm that keeps a running mean and variance."""
+    running = (norm.running_mean, norm.running_var, norm.momentum)
+    return ByBatch(rule, *running, norm, valid, ops)
+
+
+def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) -> Inference:
+    """Return gamma (u - running mean) / running deviation + beta + slope u; slope: (1,) or None."""
+    return Inference((norm.running_var + norm.eps).sqrt(), norm.running_mean, slope)
+
+
+@fuses_columns(BatchNorm)
+def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """Return the passes that compute gamma * x_hat + beta."""
+    if not norm.training:
+        return by_running_moments(norm)
+    released = norm.variant == "released"
+    rule = BatchRule(norm.layer_scale_groups, norm.eps, over_padding=released)
+    return by_moments(norm, rule, valid, ops)
+
+
+@fuses_columns(RegularizedBatchNorm)
+def regularized_batch_norm(
+    norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops
+) -> Batch | Inference:
+    """Return the passes that compute gamma * x_hat + beta."""
+    if not norm.training:
+        return by_running_moments(norm)
+    strengths = (norm.penalty_per == "token", norm.lambda_mean, norm.lambda_std)
+    rule = BatchRule(0, norm.eps, True, False, norm.distance, *strengths)
+    batch = by_moments(norm, rule, valid, ops)
+    batch.loss_scale = norm.loss_scale_later()
+    return batch
+
+
+@fuses_columns(RepBatchNorm)
+def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference | None:
+    """Return the passes that compute gamma * x_hat + beta + eta * x; None during the blend."""
+    if norm.warmup_updates:
+        return None
+    if not norm.training:
+        return by_running_moments(norm, norm.eta)
+    return by_moments(norm, BatchRule(0, norm.eps), valid, ops)
+
+
+@fuses_columns(PowerNormV)
+def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """Return the passes that compute gamma * x_hat + beta."""
+    if not norm.training:
+        return Inference((norm.psi2 + norm.eps).sqrt())
+    return by_psi(norm, valid, ops)
+
+
+def by_psi(norm: PowerNormV | PowerNorm, valid: Tensor | None, ops: Ops) -> ByBatch:
+    """Return the passes of PN-V, which keep a running psi^2."""
+    rule = BatchRule(norm.layer_scale_groups, norm.eps, center=False)
+    return ByBatch(rule, None, norm.psi2, 1 - norm.alpha_fwd, norm, valid, ops)
+
+
+# --- by running statistics ------------------------------------------------------------------------
+
+
+class ByRunning(Batch):
+    """Compute u / psi_{t-1} with the approximate gradient of PowerNorm's Algorithm 2.
+
+    Args:
+        rule: the paper's form or the released one.
+        psi2: psi_{t-1}^2, (C,).
+        share: the weight of this batch in psi^2; None: it is not updated.
+        others: the arguments of :class:`Batch`.
+    """
+
+    def __init__(self, rule: RunningRule, psi2: Tensor, share: float | None, *others: Any) -> None:
+        super().__init__(*others)
+        self.rule, self.psi2, self.share = rule, psi2, share
+        self.loss_scale = self.norm.loss_scale_later()
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+        running = None if self.share is None else self.norm.psi2
+        y, self.numbers, self.rstd = self.ops.running_forward(
+            *(x, self.valid, weight, bias, self.psi2, running, self.share or 0.0),
+            *(self.rule, self.exchange),
+        )
+        if self.rule.released:
+            self.valid = None  # the released code masks no gradient
+        return y
+
+    def backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+    ) -> tuple[Tensor | None, ...]:
+        step = 1 - self.norm.alpha_bwd
+        gradients = self.ops.running_backward(
+            *(dy, x, self.rstd, self.valid, self.numbers, weight),
+            *(self.norm.nu, step, scale, self.rule, self.exchange),
+        )
+        return *gradients, None
+
+
+@fuses_columns(PowerNorm)
+def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """Return the passes that compute gamma * x_hat + beta."""
+    if not norm.training:
+        return Inference((norm.psi2 + norm.eps).sqrt())
+    scale = (norm.layer_scale_groups, norm.eps)
+    if norm.variant == "released":
+        t, in_warmup, psi2 = norm.compute_once_per_forward(lambda: released_state(norm))
+        rule, share = RunningRule(*scale, True, in_warmup), released_share(norm, t)
+        return ByRunning(rule, psi2, share, norm, valid, ops)
+    in_warmup, psi2 = norm.pre_batch_state()
+    if in_warmup:
+        batch = by_psi(norm, valid, ops)
+        batch.nu, batch.step = norm.nu, 1 - norm.alpha_bwd
+        batch.loss_scale = norm.loss_scale_later()
+        return batch
+    share = norm.share_of_batch(1 - norm.alpha_fwd)
+    return ByRunning(RunningRule(*scale), psi2, share, norm, valid, ops)
+
+
+# --- by windows over batches ----------------------------------------------------------------------
+
+
+class ByWindow(Batch):
+    """Compute x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+        norm = self.norm
+        self.loss_scale = norm.loss_scale_later()
+
+        def updated() -> tuple[WindowRule, Tensor]:
+            rule = rule_of(norm)
+            window = (norm.squares, norm.squares_filled, norm.running_square)
+            share = norm.effective_momentum(1 - norm.alpha_fwd)
+            return rule, self.ops.window_forward(
+                x, self.valid, weight, *window, share, rule, self.exchange
+            )
+
+        self.rule, self.numbers = norm.compute_once_per_forward(updated)
+        gain = self.numbers[Row.GAIN]
+        return self.ops.column_map(x, self.valid, 0, norm.eps, None, gain, bias, bias)
+
+    def backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+    ) -> tuple[Tensor | None, ...]:
+        norm = self.norm
+        psi, kept = (norm.psi, norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
+        gradients = self.ops.window_backward(
+            *(dy, x, self.valid, self.numbers, weight, norm.gradients, norm.gradients_filled),
+            *(psi, 1 - kept, scale, self.rule, self.exchange),
+        )
+        return *gradients, None
+
+
+def rule_of(norm: WindowNorm) -> WindowRule:
+    """Return how a norm uses its window now."""
+    if isinstance(norm, MovingAverageBatchNorm):
+        return WindowRule(norm.eps, norm.in_warmup, False, limit=norm.renorm_limit)
+    assert isinstance(norm, UnifiedNorm)
+    return WindowRule(norm.eps, norm.in_warmup, True, outlier_skip=norm.outlier_skip)
+
+
+@fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
+def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """Return the passes that compute gamma * x_hat + beta."""
+    if not norm.training:
+        return Inference((norm.running_square + norm.eps).sqrt())
+    return ByWindow(norm, valid, ops)

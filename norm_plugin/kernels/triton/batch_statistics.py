@@ -1,10 +1,10 @@
-"""Norms by statistics over positions: what is computed for each channel, and whole norms.
+"""Norms by statistics over positions: what is computed per channel, and whole norms.
 
 A pass over memory stores the partial sums of each of its programs. A finishing kernel adds them in
-a fixed order, so that equal inputs give bit-equal results, and computes all that is per channel.
-Running statistics do not change if any channel is not finite: the last of the finishing programs
-sees all channels, and updates them. Kernels of one stream run one after the other, so a pass may
-read a running statistic that the finishing kernel after it updates.
+a fixed order, so that equal inputs give bit-equal results; the last of its programs sees all
+channels, and computes all that is per channel, running statistics included. The rows of ``numbers``
+are those of ``passes.Row``. Kernels of one stream run one after the other, so a pass may read a
+running statistic that the finishing kernel after it updates.
 """
 
 from __future__ import annotations
@@ -17,43 +17,51 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from norm_plugin.kernels.passes import BatchRule, Exchange, Row, RunningRule, WindowRule
 from norm_plugin.kernels.triton.columns import (
-    empty_rstd,
-    gradient_kernel,
-    load_tile,
-    mapped,
-    partial_moments,
+    column_gradient,
+    column_moments,
+    map_columns,
+    merge_programs,
     partial_products,
 )
-from norm_plugin.kernels.triton.tiles import (
-    aligned,
-    as_bytes,
-    check,
-    empty_partial_sums,
-    kernel,
-    launch,
-    launch_pass,
-    load_valid,
-    num_programs,
-    num_tiles,
-    program_cols,
-    store_partial_sum,
-    store_per_channel,
-    tile_rows,
-    tiling,
-)
+from norm_plugin.kernels.triton.tiles import kernel, launch
 
 CHANNELS_A_PROGRAM = 16
 PROGRAMS_AT_ONCE = 64
 """The size of the tile in which partial sums are added."""
-WARPS = 4
+CHANNELS_A_WARP = 256
+"""In the last program, which sees all channels."""
+
+MEAN, SQUARE, UNIT, GAIN, COUNT, DIVISOR, CONSTANT, U_COEF, OFFSET = map(tl.constexpr, Row)
+OUTLIER = CONSTANT
+GRADIENTS = 5
+"""The rows of what a finishing kernel stores in a backward pass, (5, C): these."""
+DBIAS, DWEIGHT, DU_CONSTANT, DU_U_COEF, DETA = map(tl.constexpr, range(GRADIENTS))
 
 
 @triton.jit
-def channels_of(num_channels: tl.constexpr, BLOCK_N: tl.constexpr) -> Any:  # (BLOCK_N,) each
-    """Return the channels of this program, and which of them exist."""
-    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    return cols, cols < num_channels
+def load_row(
+    rows_ptr: tl.tensor, row: tl.tensor, cols: tl.tensor, num_channels: tl.constexpr
+) -> tl.tensor:
+    """Load one row of (rows, C); 0 beyond the last channel."""
+    return tl.load(rows_ptr + row * num_channels + cols, mask=cols < num_channels, other=0.0)
+
+
+@triton.jit
+def store_row(
+    rows_ptr: tl.tensor,
+    row: tl.tensor,
+    values: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+) -> None:
+    """Store ``values``, one per channel or a single one, in one row of (rows, C)."""
+    values = values + tl.zeros(cols.shape, tl.float32)
+    tl.store(rows_ptr + row * num_channels + cols, values, mask=cols < num_channels)
+
+
+# --- sums of the programs of a pass ---------------------------------------------------------------
 
 
 @triton.jit
@@ -75,49 +83,58 @@ def load_kind(
 
 
 @triton.jit
-def store_rows(
-    out_ptr: tl.tensor,
-    row: tl.constexpr,
-    numbers: tl.tensor,
-    cols: tl.tensor,
-    num_channels: tl.constexpr,
-) -> None:
-    """Store ``numbers``, (BLOCK_N,), in one row of (rows, C)."""
-    tl.store(out_ptr + row * num_channels + cols, numbers, mask=cols < num_channels)
-
-
-@triton.jit
-def load_per_channel(
-    numbers_ptr: tl.tensor, row: tl.constexpr, cols: tl.tensor, num_channels: tl.constexpr
-) -> tl.tensor:
-    """Load one row of (rows, C)."""
-    return tl.load(numbers_ptr + row * num_channels + cols, mask=cols < num_channels, other=0.0)
-
-
-@triton.jit
-def sum_of_kind(
+def store_sum(
     partial_sums_ptr: tl.tensor,
     kind: tl.constexpr,
     kinds: tl.constexpr,
     programs: tl.tensor,
-    cols: tl.tensor,
+    out_ptr: tl.tensor,
+    row: tl.constexpr,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
-) -> tl.tensor:
-    """Add one of the sums of all programs, (BLOCK_N,)."""
+) -> None:
+    """Add one of the sums of all programs, and store it in a row, for this program's channels."""
+    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
     for first in range(0, programs, BLOCK_P):
         total += load_kind(
             partial_sums_ptr, kind, kinds, first, programs, cols, num_channels, BLOCK_P
         )
-    return tl.sum(total, 0)
+    store_row(out_ptr, row, tl.sum(total, 0), cols, num_channels)
 
 
 @triton.jit
-def all_finite(numbers: tl.tensor) -> tl.tensor:
-    """Return whether no entry is NaN or infinite."""
-    return tl.min((tl.abs(numbers) < float("inf")).to(tl.int32), 0) == 1
+def store_merged_moments(
+    partial_sums_ptr: tl.tensor,
+    programs: tl.tensor,
+    numbers_ptr: tl.tensor,
+    num_channels: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+) -> None:
+    """Store the mean, sum (u - mean)^2 and n of all programs, as Chan, Golub and LeVeque 1983."""
+    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    sums = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    counts = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for first in range(0, programs, BLOCK_P):
+        count = load_kind(partial_sums_ptr, 2, 3, first, programs, cols, num_channels, BLOCK_P)
+        part = load_kind(partial_sums_ptr, 0, 3, first, programs, cols, num_channels, BLOCK_P)
+        counts += count
+        sums += part * count
+    number = tl.sum(counts, 0)
+    mean = tl.sum(sums, 0) / tl.maximum(number, 1.0)
+    squares = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for first in range(0, programs, BLOCK_P):
+        count = load_kind(partial_sums_ptr, 2, 3, first, programs, cols, num_channels, BLOCK_P)
+        part = load_kind(partial_sums_ptr, 0, 3, first, programs, cols, num_channels, BLOCK_P)
+        squares += load_kind(partial_sums_ptr, 1, 3, first, programs, cols, num_channels, BLOCK_P)
+        gap = part - mean[None, :]
+        # Multiply by the count first: it may be 0 where the square is beyond float32
+        squares += gap * (gap * count)
+    store_row(numbers_ptr, MEAN, mean, cols, num_channels)
+    store_row(numbers_ptr, SQUARE, tl.sum(squares, 0), cols, num_channels)
+    store_row(numbers_ptr, COUNT, number, cols, num_channels)
 
 
 @triton.jit
@@ -132,309 +149,281 @@ def is_last(ticket_ptr: tl.tensor) -> tl.tensor:
     return last
 
 
+# --- in the last program, on all channels: (BLOCK_C,) ---------------------------------------------
+
+
+@triton.jit
+def all_finite(values: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """Return whether no entry in the mask is NaN or infinite."""
+    return tl.min(((tl.abs(values) < float("inf")) | ~mask).to(tl.int32), 0) == 1
+
+
 @triton.jit
 def update_average(
     buffer_ptr: tl.tensor,
     value: tl.tensor,
     share: tl.tensor,
-    some: tl.tensor,
+    count: tl.tensor,
     cols: tl.tensor,
     num_channels: tl.constexpr,
-) -> None:
-    """Update a running statistic as ``norms/base/means.py`` does, from the nearer end.
+) -> tl.tensor:
+    """Update a running statistic as ``norms/base/means.py`` does, from the nearer end; return it.
 
-    value: that of all channels, (BLOCK_C,), 0 beyond the last; some: whether there is a position.
+    It does not change if a channel is not finite, or if ``count``, (), is 0.
     """
     mask = cols < num_channels
     old = tl.load(buffer_ptr + cols, mask=mask, other=0)
     new = tl.where(share < 0.5, old + share * (value - old), value - (1 - share) * (value - old))
-    usable = all_finite(value) & some
-    tl.store(buffer_ptr + cols, new, mask=mask & usable)
+    new = tl.where(all_finite(value, mask) & (count > 0), new, old)
+    tl.store(buffer_ptr + cols, new, mask=mask)
+    return new
+
+
+@triton.jit
+def update_nu(
+    nu_ptr: tl.tensor,
+    gamma: tl.tensor,
+    lambda_: tl.tensor,
+    step: tl.tensor,
+    some: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+) -> None:
+    """Store nu (1 - step Gamma) + step Lambda, if ``some`` and no channel of it is not finite."""
+    mask = cols < num_channels
+    new = load_row(nu_ptr, 0, cols, num_channels) * (1 - step * gamma) + step * lambda_
+    tl.store(nu_ptr + cols, new, mask=mask & (all_finite(new, mask) & some))
+
+
+@triton.jit
+def own_or_all(
+    own_ptr: tl.tensor,
+    kind: tl.constexpr,
+    of_all: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+) -> tl.tensor:
+    """Return this worker's sum, of whose loss a parameter has the gradient."""
+    if own_ptr is not None:
+        of_all = load_row(own_ptr, kind, cols, num_channels)
+    return of_all
+
+
+# --- by the batch's own statistics ----------------------------------------------------------------
 
 
 @kernel
-def finish_moments_kernel(
+def finish_batch_kernel(
     partial_sums_ptr: tl.tensor,
     programs: tl.tensor,
-    weight_ptr: tl.tensor,
+    ticket_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    eta_ptr: tl.tensor,
     running_mean_ptr: tl.tensor,
     running_square_ptr: tl.tensor,
-    ticket_ptr: tl.tensor,
+    rows: tl.tensor,
     share: tl.tensor,
     eps: tl.tensor,
+    lambda_mean: tl.tensor,
+    lambda_std: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
     center: tl.constexpr,
+    over_padding: tl.constexpr,
+    penalty: tl.constexpr,
+    per_token: tl.constexpr,
 ) -> None:
-    """Store mean, variance (or mean square), 1 / its root, the gain and n, (5, C).
+    """Compute ``numbers`` from the sums of ``moments_kernel``; update the running statistics.
 
-    Update the running statistics that are given. The sums of programs are merged as Chan, Golub and
-    LeVeque 1983 do.
+    rows: N, as a float.
     """
-    cols, col_mask = channels_of(num_channels, BLOCK_N)
-    sums = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    counts = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    for first in range(0, programs, BLOCK_P):
-        count = load_kind(partial_sums_ptr, 2, 3, first, programs, cols, num_channels, BLOCK_P)
-        counts += count
+    if center:
+        store_merged_moments(
+            partial_sums_ptr, programs, numbers_ptr, num_channels, BLOCK_N, BLOCK_P
+        )
+    else:
+        store_sum(
+            partial_sums_ptr, 1, 3, programs, numbers_ptr, SQUARE, num_channels, BLOCK_N, BLOCK_P
+        )
+        store_sum(
+            partial_sums_ptr, 2, 3, programs, numbers_ptr, COUNT, num_channels, BLOCK_N, BLOCK_P
+        )
+    if is_last(ticket_ptr):
+        cols = tl.arange(0, BLOCK_C)
+        count = tl.load(numbers_ptr + COUNT * num_channels)
+        divisor = tl.maximum(count, 1.0)
+        if over_padding:
+            divisor = tl.maximum(rows, 1.0)
+        square = load_row(numbers_ptr, SQUARE, cols, num_channels) / divisor
+        unit = 1.0 / tl.sqrt(square + eps)
+        gain = load_row(weight_ptr, 0, cols, num_channels) * unit
+        mean = tl.zeros((BLOCK_C,), tl.float32)
         if center:
-            part = load_kind(partial_sums_ptr, 0, 3, first, programs, cols, num_channels, BLOCK_P)
-            sums += part * count
-    number = tl.sum(counts, 0)
-    n = tl.maximum(number, 1.0)
-    mean = tl.sum(sums, 0) / n
-    squares = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    for first in range(0, programs, BLOCK_P):
-        squares += load_kind(partial_sums_ptr, 1, 3, first, programs, cols, num_channels, BLOCK_P)
-        if center:
-            count = load_kind(partial_sums_ptr, 2, 3, first, programs, cols, num_channels, BLOCK_P)
-            part = load_kind(partial_sums_ptr, 0, 3, first, programs, cols, num_channels, BLOCK_P)
-            apart = part - mean[None, :]
-            # Multiply by the count first: it may be 0 where the square is beyond float32
-            squares += apart * (apart * count)
-    variance = tl.sum(squares, 0) / n
-    inverse = 1.0 / tl.sqrt(variance + eps)
-    gain = tl.load(weight_ptr + cols, mask=col_mask, other=0) * inverse
-    store_rows(numbers_ptr, 0, mean, cols, num_channels)
-    store_rows(numbers_ptr, 1, variance, cols, num_channels)
-    store_rows(numbers_ptr, 2, inverse, cols, num_channels)
-    store_rows(numbers_ptr, 3, gain, cols, num_channels)
-    store_rows(numbers_ptr, 4, number, cols, num_channels)
-    if running_square_ptr is not None:  # noqa: SIM102  the compiler decides this one
-        if is_last(ticket_ptr):
-            each = tl.arange(0, BLOCK_C)
-            some = tl.load(numbers_ptr + 4 * num_channels) > 0
-            value = load_per_channel(numbers_ptr, 1, each, num_channels)
-            update_average(running_square_ptr, value, share, some, each, num_channels)
+            mean = load_row(numbers_ptr, MEAN, cols, num_channels)
+        if eta_ptr is not None:
+            eta = tl.load(eta_ptr)
+            gain += eta
+            offset = load_row(bias_ptr, 0, cols, num_channels) + eta * mean
+            store_row(numbers_ptr, OFFSET, offset, cols, num_channels)
+        store_row(numbers_ptr, SQUARE, square, cols, num_channels)
+        store_row(numbers_ptr, UNIT, unit, cols, num_channels)
+        store_row(numbers_ptr, GAIN, gain, cols, num_channels)
+        store_row(numbers_ptr, DIVISOR, divisor, cols, num_channels)
+        if running_square_ptr is not None:
+            old_square = load_row(running_square_ptr, 0, cols, num_channels)
+            kept = square
+            if over_padding:
+                kept = square * (rows / tl.maximum(rows - 1.0, 1.0))
+            new_square = update_average(running_square_ptr, kept, share, count, cols, num_channels)
             if running_mean_ptr is not None:
-                value = load_per_channel(numbers_ptr, 0, each, num_channels)
-                update_average(running_mean_ptr, value, share, some, each, num_channels)
+                old_mean = load_row(running_mean_ptr, 0, cols, num_channels)
+                new_mean = update_average(running_mean_ptr, mean, share, count, cols, num_channels)
+                if penalty == "variances":
+                    gap = square - new_square
+                    slope = (gap > 0).to(tl.float32) - (gap < 0).to(tl.float32)
+                    apart = mean - new_mean
+                if penalty == "deviations":
+                    slope = 1 - tl.sqrt((old_square + eps) / (square + eps))
+                    apart = mean - old_mean
+                if penalty != "":
+                    weight = 1 / tl.maximum(count, 1.0)
+                    if per_token:
+                        weight = 1.0
+                    weight = tl.where(count > 0, weight, 0.0)
+                    constant, u_coef = 2 * lambda_mean * apart, 2 * lambda_std * slope
+                    store_row(numbers_ptr, CONSTANT, constant * weight, cols, num_channels)
+                    store_row(numbers_ptr, U_COEF, u_coef * weight, cols, num_channels)
 
 
 @kernel
-def finish_products_kernel(
+def finish_batch_gradient_kernel(
     partial_sums_ptr: tl.tensor,
     programs: tl.tensor,
+    ticket_ptr: tl.tensor,
+    out_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
     weight_ptr: tl.tensor,
-    pull_constant_ptr: tl.tensor,
-    pull_u_coef_ptr: tl.tensor,
-    out_ptr: tl.tensor,
+    own_ptr: tl.tensor,
     nu_ptr: tl.tensor,
     scale_ptr: tl.tensor,
-    ticket_ptr: tl.tensor,
     step: tl.tensor,
     scale: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    center: tl.constexpr,
+    penalized: tl.constexpr,
+    with_eta: tl.constexpr,
 ) -> None:
-    """Store sum_N dy, sum_V dy x_hat, a, c and b of du, mean_V(g x_hat) and the next nu, (7, C).
-
-    numbers: as ``finish_moments_kernel`` stores them. Given nu, it becomes nu (1 - step Gamma) +
-    step Lambda / scale with Gamma = psi_B^2 / (psi_B^2 + eps).
-    """
-    cols, col_mask = channels_of(num_channels, BLOCK_N)
-    dbias = sum_of_kind(partial_sums_ptr, 0, 3, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    real = sum_of_kind(partial_sums_ptr, 1, 3, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    with_u = sum_of_kind(partial_sums_ptr, 2, 3, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    n = tl.maximum(tl.load(numbers_ptr + 4 * num_channels), 1.0)
-    inverse = load_per_channel(numbers_ptr, 2, cols, num_channels)
-    weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)
-    gain, dweight = weight * inverse, with_u * inverse
-    mean_gx = weight * dweight / n
-    constant = -gain * real / n
-    u_coef = -mean_gx * inverse * inverse
-    if pull_constant_ptr is not None:
-        constant += tl.load(pull_constant_ptr + cols, mask=col_mask, other=0)
-        u_coef += tl.load(pull_u_coef_ptr + cols, mask=col_mask, other=0)
-    store_rows(out_ptr, 0, dbias, cols, num_channels)
-    store_rows(out_ptr, 1, dweight, cols, num_channels)
-    store_rows(out_ptr, 2, gain, cols, num_channels)
-    store_rows(out_ptr, 3, constant, cols, num_channels)
-    store_rows(out_ptr, 4, u_coef, cols, num_channels)
-    store_rows(out_ptr, 5, mean_gx, cols, num_channels)
-    if nu_ptr is not None:
+    """Compute the rows of gradients from the sums of ``products_kernel``; update nu if given."""
+    store_sum(partial_sums_ptr, 0, 3, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(
+        partial_sums_ptr, 1, 3, programs, out_ptr, DU_CONSTANT, num_channels, BLOCK_N, BLOCK_P
+    )
+    store_sum(partial_sums_ptr, 2, 3, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
+    if is_last(ticket_ptr):
+        cols = tl.arange(0, BLOCK_C)
         if scale_ptr is not None:
             scale = tl.load(scale_ptr)
-        gamma = load_per_channel(numbers_ptr, 1, cols, num_channels) * inverse * inverse
-        store_next_nu(nu_ptr, gamma, mean_gx / scale, step, out_ptr, 6, cols, num_channels)
-        if is_last(ticket_ptr):
-            keep_finite_nu(nu_ptr, out_ptr, 6, num_channels, BLOCK_C)
+        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        valid_dy = load_row(out_ptr, DU_CONSTANT, cols, num_channels)
+        dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
+        unit = load_row(numbers_ptr, UNIT, cols, num_channels)
+        weight = load_row(weight_ptr, 0, cols, num_channels)
+        n = tl.maximum(tl.load(numbers_ptr + COUNT * num_channels), 1.0)
+        divisor = tl.load(numbers_ptr + DIVISOR * num_channels)
+        product = weight * dy_u * unit
+        constant = -weight * unit * valid_dy / n
+        u_coef = -product / divisor * unit * unit
+        if penalized:
+            constant += load_row(numbers_ptr, CONSTANT, cols, num_channels) * scale
+            u_coef += load_row(numbers_ptr, U_COEF, cols, num_channels) * scale
+        own_dy_u = own_or_all(own_ptr, 2, dy_u, cols, num_channels)
+        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
+        if with_eta:
+            mean = load_row(numbers_ptr, MEAN, cols, num_channels)
+            own_dy = own_or_all(own_ptr, 1, valid_dy, cols, num_channels)
+            tl.store(out_ptr + DETA * num_channels, tl.sum(own_dy_u + mean * own_dy, 0))
+        tl.debug_barrier()  # all sums are read
+        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, own_dy_u * unit, cols, num_channels)
+        store_row(out_ptr, DU_CONSTANT, constant, cols, num_channels)
+        store_row(out_ptr, DU_U_COEF, u_coef, cols, num_channels)
+        if nu_ptr is not None:
+            gamma = load_row(numbers_ptr, SQUARE, cols, num_channels) * unit * unit
+            update_nu(nu_ptr, gamma, product / n / scale, step, True, cols, num_channels)
 
 
-@triton.jit
-def store_next_nu(
-    nu_ptr: tl.tensor,
-    gamma: tl.tensor,
-    lambda_: tl.tensor,
-    step: tl.tensor,
-    out_ptr: tl.tensor,
-    row: tl.constexpr,
-    cols: tl.tensor,
-    num_channels: tl.constexpr,
-) -> None:
-    """Store nu (1 - step Gamma) + step Lambda in a row of the results, (rows, C)."""
-    nu = tl.load(nu_ptr + cols, mask=cols < num_channels, other=0)
-    store_rows(out_ptr, row, nu * (1 - step * gamma) + step * lambda_, cols, num_channels)
-
-
-@triton.jit
-def keep_finite_nu(
-    nu_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    row: tl.constexpr,
-    num_channels: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-) -> None:
-    """Update nu by a row of the results, unless a channel of it is not finite."""
-    each = tl.arange(0, BLOCK_C)
-    new = load_per_channel(out_ptr, row, each, num_channels)
-    tl.store(nu_ptr + each, new, mask=(each < num_channels) & all_finite(new))
-
-
-# --- PowerNorm after its warm-up: one pass in each direction --------------------------------------
+# --- PowerNorm by its running statistics ----------------------------------------------------------
 
 
 @kernel
-def running_map_kernel(
-    x_ptr: tl.tensor,
-    num_rows: tl.tensor,
-    valid_ptr: tl.tensor,
-    rstd_ptr: tl.tensor,
-    running_square_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    y_ptr: tl.tensor,
-    partial_sums_ptr: tl.tensor,
-    numbers_ptr: tl.tensor,
-    eps: tl.tensor,
-    num_channels: tl.constexpr,
-    group_size: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-) -> None:
-    """Store y = gamma u / psi + beta, and sums (k = 2): u^2 and n over V; psi^2 + eps in numbers.
-
-    numbers: (3, C), of which this is the first row.
-    """
-    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
-    square = tl.load(running_square_ptr + cols, mask=col_mask, other=1) + eps
-    gain = (tl.load(weight_ptr + cols, mask=col_mask, other=0) / tl.sqrt(square))[None, :]
-    offset = tl.load(bias_ptr + cols, mask=col_mask, other=0)[None, :]
-    if tl.program_id(0) == 0:
-        tl.store(numbers_ptr + cols, square, mask=col_mask)
-    squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    count = tl.zeros((BLOCK_M,), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
-        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
-        valid = load_valid(valid_ptr, rows, row_mask)
-        offsets = rows[:, None] * num_channels + cols[None, :]
-        u = tl.load(x_ptr + offsets, mask=valid[:, None] & col_mask[None, :], other=0).to(
-            tl.float32
-        )
-        if rstd_ptr is not None:
-            rstd = 1.0 / tl.sqrt(tl.sum(u * u, 1) / group_size + eps)
-            rstd = tl.where(valid, rstd, 0.0)
-            tl.store(rstd_ptr + rows * tl.num_programs(1) + tl.program_id(1), rstd, mask=row_mask)
-            u = u * rstd[:, None]
-        y = tl.where(valid[:, None], u * gain + offset, offset)
-        tl.store(y_ptr + offsets, y, mask=row_mask[:, None] & col_mask[None, :])
-        squares += u * u
-        count += valid.to(tl.float32)
-    store_partial_sum(partial_sums_ptr, 0, 2, squares, cols, col_mask, num_channels)
-    number = tl.zeros((BLOCK_N,), tl.float32) + tl.sum(count, 0)
-    store_per_channel(partial_sums_ptr, 1, 2, number, cols, col_mask, num_channels)
-
-
-@kernel
-def finish_running_map_kernel(
+def finish_running_kernel(
     partial_sums_ptr: tl.tensor,
     programs: tl.tensor,
-    numbers_ptr: tl.tensor,
-    running_square_ptr: tl.tensor,
     ticket_ptr: tl.tensor,
+    numbers_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    square_ptr: tl.tensor,
+    running_square_ptr: tl.tensor,
+    rows: tl.tensor,
     share: tl.tensor,
+    eps: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    released: tl.constexpr,
+    in_warmup: tl.constexpr,
 ) -> None:
-    """Store psi_B^2 and n in the other rows of numbers, (3, C), and update psi^2 if it is given."""
-    cols, _ = channels_of(num_channels, BLOCK_N)
-    squares = sum_of_kind(partial_sums_ptr, 0, 2, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    number = sum_of_kind(partial_sums_ptr, 1, 2, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    store_rows(numbers_ptr, 1, squares / tl.maximum(number, 1.0), cols, num_channels)
-    store_rows(numbers_ptr, 2, number, cols, num_channels)
-    if running_square_ptr is not None:  # noqa: SIM102
-        if is_last(ticket_ptr):
-            each = tl.arange(0, BLOCK_C)
-            some = tl.load(numbers_ptr + 2 * num_channels) > 0
-            value = load_per_channel(numbers_ptr, 1, each, num_channels)
-            update_average(running_square_ptr, value, share, some, each, num_channels)
+    """Compute ``numbers`` from the sums of ``map_kernel``; update psi^2 if it is given.
 
-
-@kernel
-def running_gradient_kernel(
-    x_ptr: tl.tensor,
-    num_rows: tl.tensor,
-    dy_ptr: tl.tensor,
-    rstd_ptr: tl.tensor,
-    valid_ptr: tl.tensor,
-    numbers_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    nu_ptr: tl.tensor,
-    scale_ptr: tl.tensor,
-    dx_ptr: tl.tensor,
-    partial_sums_ptr: tl.tensor,
-    scale: tl.tensor,
-    num_channels: tl.constexpr,
-    group_size: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-) -> None:
-    """Store dx of Algorithm 2, and sums (k = 2): dy over all rows, dy u over V."""
-    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr)
-    square = tl.load(numbers_ptr + cols, mask=col_mask, other=1)
-    dy_coef = (tl.load(weight_ptr + cols, mask=col_mask, other=0) / tl.sqrt(square))[None, :]
-    u_coef = (-tl.load(nu_ptr + cols, mask=col_mask, other=0) * scale / square)[None, :]
-    dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    with_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
-        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
-        valid = load_valid(valid_ptr, rows, row_mask)
-        u, dy, rstd = load_tile(
-            x_ptr, dy_ptr, rstd_ptr, rows, row_mask, valid, cols, col_mask, num_channels
-        )
-        dbias += dy
-        dy = tl.where(valid[:, None], dy, 0.0)
-        with_u += dy * u
-        dx = dy_coef * dy + u_coef * u
-        if rstd_ptr is not None:
-            dx = (dx - u * (tl.sum(dx * u, 1) / group_size)[:, None]) * rstd[:, None]
-        dx = tl.where(valid[:, None], dx, 0.0)
-        offsets = rows[:, None] * num_channels + cols[None, :]
-        tl.store(dx_ptr + offsets, dx, mask=row_mask[:, None] & col_mask[None, :])
-    store_partial_sum(partial_sums_ptr, 0, 2, dbias, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 1, 2, with_u, cols, col_mask, num_channels)
+    square: psi^2 before this batch; rows: N, as a float.
+    """
+    store_sum(partial_sums_ptr, 0, 3, programs, numbers_ptr, SQUARE, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(partial_sums_ptr, 1, 3, programs, numbers_ptr, MEAN, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(partial_sums_ptr, 2, 3, programs, numbers_ptr, COUNT, num_channels, BLOCK_N, BLOCK_P)
+    if is_last(ticket_ptr):
+        cols = tl.arange(0, BLOCK_C)
+        before = load_row(square_ptr, 0, cols, num_channels)
+        count = tl.load(numbers_ptr + COUNT * num_channels)
+        squares = load_row(numbers_ptr, SQUARE, cols, num_channels)
+        divisor = tl.maximum(count, 1.0)
+        batch = squares / divisor
+        unit = 1.0 / tl.sqrt(before + eps)
+        back = unit
+        if released:
+            squares += load_row(numbers_ptr, MEAN, cols, num_channels)  # at padding
+            divisor = tl.maximum(rows, 1.0)
+            back = 1.0 / tl.sqrt(tl.where(count > 0, batch, before) + eps)
+            if in_warmup:
+                unit = back
+        gain = load_row(weight_ptr, 0, cols, num_channels) * back
+        store_row(numbers_ptr, SQUARE, squares / divisor * unit * unit, cols, num_channels)
+        store_row(numbers_ptr, UNIT, unit, cols, num_channels)
+        store_row(numbers_ptr, GAIN, gain, cols, num_channels)
+        store_row(numbers_ptr, DIVISOR, divisor, cols, num_channels)
+        store_row(numbers_ptr, U_COEF, unit * back, cols, num_channels)
+        if running_square_ptr is not None:
+            update_average(running_square_ptr, batch, share, count, cols, num_channels)
 
 
 @kernel
 def finish_running_gradient_kernel(
     partial_sums_ptr: tl.tensor,
     programs: tl.tensor,
+    ticket_ptr: tl.tensor,
+    out_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
     weight_ptr: tl.tensor,
-    out_ptr: tl.tensor,
+    own_ptr: tl.tensor,
     nu_ptr: tl.tensor,
     scale_ptr: tl.tensor,
-    ticket_ptr: tl.tensor,
     step: tl.tensor,
     scale: tl.tensor,
     num_channels: tl.constexpr,
@@ -442,22 +431,212 @@ def finish_running_gradient_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
-    """Store sum_N dy, sum_V dy x_hat and the next nu, (3, C), and update nu."""
-    cols, col_mask = channels_of(num_channels, BLOCK_N)
-    dbias = sum_of_kind(partial_sums_ptr, 0, 2, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    with_u = sum_of_kind(partial_sums_ptr, 1, 2, programs, cols, num_channels, BLOCK_N, BLOCK_P)
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr)
-    square = tl.load(numbers_ptr + cols, mask=col_mask, other=1)
-    gamma = load_per_channel(numbers_ptr, 1, cols, num_channels) / square
-    n = tl.maximum(tl.load(numbers_ptr + 2 * num_channels), 1.0)
-    dweight = with_u / tl.sqrt(square)
-    lambda_ = tl.load(weight_ptr + cols, mask=col_mask, other=0) * dweight / n / scale
-    store_rows(out_ptr, 0, dbias, cols, num_channels)
-    store_rows(out_ptr, 1, dweight, cols, num_channels)
-    store_next_nu(nu_ptr, gamma, lambda_, step, out_ptr, 2, cols, num_channels)
+    """Compute the gradients of parameters from the sums of ``gradient_kernel``; update nu."""
+    store_sum(partial_sums_ptr, 0, 2, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(partial_sums_ptr, 1, 2, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
     if is_last(ticket_ptr):
-        keep_finite_nu(nu_ptr, out_ptr, 2, num_channels, BLOCK_C)
+        cols = tl.arange(0, BLOCK_C)
+        if scale_ptr is not None:
+            scale = tl.load(scale_ptr)
+        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
+        unit = load_row(numbers_ptr, UNIT, cols, num_channels)
+        weight = load_row(weight_ptr, 0, cols, num_channels)
+        gamma = load_row(numbers_ptr, SQUARE, cols, num_channels)
+        divisor = tl.load(numbers_ptr + DIVISOR * num_channels)
+        some = tl.load(numbers_ptr + COUNT * num_channels) > 0
+        dweight = own_or_all(own_ptr, 1, dy_u, cols, num_channels) * unit
+        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
+        tl.debug_barrier()  # all sums are read
+        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, dweight, cols, num_channels)
+        lambda_ = weight * dy_u * unit / divisor / scale
+        update_nu(nu_ptr, gamma, lambda_, step, some, cols, num_channels)
+
+
+# --- by windows over batches ----------------------------------------------------------------------
+
+
+@triton.jit
+def push(
+    window_ptr: tl.tensor,
+    filled_ptr: tl.tensor,
+    value: tl.tensor,
+    count: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+    window: tl.constexpr,
+) -> tl.tensor:
+    """Append ``value`` to (M, C) and drop the oldest, as ``norms/base/window.py``; return how many
+    rows are filled."""
+    filled = tl.load(filled_ptr)
+    finite = all_finite(value, cols < num_channels)
+    some = (finite | (filled > 0)) & (count > 0)  # the interpreter wants numbers last
+    value = tl.where(finite, value, load_row(window_ptr, window - 1, cols, num_channels))
+    for row in range(window):
+        moved = value
+        if row < window - 1:
+            moved = load_row(window_ptr, row + 1, cols, num_channels)
+        tl.debug_barrier()
+        tl.store(window_ptr + row * num_channels + cols, moved, mask=(cols < num_channels) & some)
+    filled = tl.minimum(filled + some.to(tl.int64), window)
+    tl.store(filled_ptr, filled)
+    tl.debug_barrier()
+    return filled
+
+
+@triton.jit
+def window_mean(
+    window_ptr: tl.tensor,
+    filled: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+    window: tl.constexpr,
+    geometric: tl.constexpr,
+) -> tl.tensor:
+    """Return the mean of the filled rows."""
+    total = tl.zeros(cols.shape, tl.float32)
+    for row in range(window):
+        value = load_row(window_ptr, row, cols, num_channels)
+        if geometric:
+            value = tl.log(value)
+        total += tl.where(row >= window - filled, value, 0.0)
+    mean = total / tl.maximum(filled, 1).to(tl.float32)
+    if geometric:
+        mean = tl.exp(mean)
+    return mean
+
+
+@triton.jit
+def variance_of_roots(
+    window_ptr: tl.tensor, cols: tl.tensor, num_channels: tl.constexpr, window: tl.constexpr
+) -> tl.tensor:
+    """Return the unbiased variance of the roots of all entries of (M, C)."""
+    total = tl.zeros(cols.shape, tl.float32)
+    for row in range(window):
+        total += tl.sqrt(load_row(window_ptr, row, cols, num_channels))
+    mean = tl.sum(total, 0) / (window * num_channels)
+    total = tl.zeros(cols.shape, tl.float32)
+    for row in range(window):
+        gap = tl.sqrt(load_row(window_ptr, row, cols, num_channels)) - mean
+        total += tl.where(cols < num_channels, gap * gap, 0.0)
+    return tl.sum(total, 0) / (window * num_channels - 1)
+
+
+@kernel
+def finish_window_kernel(
+    partial_sums_ptr: tl.tensor,
+    programs: tl.tensor,
+    ticket_ptr: tl.tensor,
+    numbers_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    window_ptr: tl.tensor,
+    filled_ptr: tl.tensor,
+    running_square_ptr: tl.tensor,
+    share: tl.tensor,
+    eps: tl.tensor,
+    limit: tl.tensor,
+    num_channels: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    window: tl.constexpr,
+    geometric: tl.constexpr,
+    in_warmup: tl.constexpr,
+    outlier_skip: tl.constexpr,
+) -> None:
+    """Compute ``numbers`` from the sums of ``moments_kernel``; update the window and s^2."""
+    store_sum(partial_sums_ptr, 1, 3, programs, numbers_ptr, SQUARE, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(partial_sums_ptr, 2, 3, programs, numbers_ptr, COUNT, num_channels, BLOCK_N, BLOCK_P)
+    if is_last(ticket_ptr):
+        cols = tl.arange(0, BLOCK_C)
+        mask = cols < num_channels
+        count = tl.load(numbers_ptr + COUNT * num_channels)
+        square = load_row(numbers_ptr, SQUARE, cols, num_channels) / tl.maximum(count, 1.0)
+        running = load_row(running_square_ptr, 0, cols, num_channels)
+        skips: tl.constexpr = outlier_skip and not in_warmup
+        if skips:
+            full = tl.load(filled_ptr) == window
+            spread = variance_of_roots(window_ptr, cols, num_channels, window)
+        filled = push(window_ptr, filled_ptr, square, count, cols, num_channels, window)
+        used = square
+        if not in_warmup:
+            used = window_mean(window_ptr, filled, cols, num_channels, window, geometric)
+        outlier = count < 0
+        if skips:
+            gap = window_mean(window_ptr, filled, cols, num_channels, window, False) - used
+            beyond = tl.max(((gap > window * spread) & mask).to(tl.int32), 0) > 0
+            outlier = full & beyond & (count > 0)
+            last = window_ptr + (window - 1) * num_channels + cols
+            tl.store(last, running, mask=mask & outlier)
+            used = tl.where(outlier, square, used)
+        root = tl.sqrt(used + eps)
+        if in_warmup:
+            limit = 1.0
+        ratio = tl.minimum(tl.maximum(root / tl.sqrt(running + eps), 1 / limit), limit)
+        weight = load_row(weight_ptr, 0, cols, num_channels)
+        store_row(numbers_ptr, UNIT, ratio / root, cols, num_channels)
+        store_row(numbers_ptr, GAIN, weight * ratio / root, cols, num_channels)
+        store_row(numbers_ptr, U_COEF, 1 / (root * root), cols, num_channels)
+        store_row(numbers_ptr, OUTLIER, outlier.to(tl.float32), cols, num_channels)
+        update_average(running_square_ptr, used, share, count, cols, num_channels)
+
+
+@kernel
+def finish_window_gradient_kernel(
+    partial_sums_ptr: tl.tensor,
+    programs: tl.tensor,
+    ticket_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    numbers_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    own_ptr: tl.tensor,
+    window_ptr: tl.tensor,
+    filled_ptr: tl.tensor,
+    psi_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
+    share: tl.tensor,
+    scale: tl.tensor,
+    num_channels: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    window: tl.constexpr,
+    in_warmup: tl.constexpr,
+) -> None:
+    """Compute the rows of gradients from the sums of ``products_kernel``; update window and psi."""
+    store_sum(partial_sums_ptr, 0, 3, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
+    store_sum(partial_sums_ptr, 2, 3, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
+    if is_last(ticket_ptr):
+        cols = tl.arange(0, BLOCK_C)
+        if scale_ptr is not None:
+            scale = tl.load(scale_ptr)
+        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
+        unit = load_row(numbers_ptr, UNIT, cols, num_channels)
+        count = tl.load(numbers_ptr + COUNT * num_channels)
+        outlier = tl.load(numbers_ptr + OUTLIER * num_channels) > 0
+        weight = load_row(weight_ptr, 0, cols, num_channels)
+        dweight = own_or_all(own_ptr, 2, dy_u, cols, num_channels) * unit
+        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
+        tl.debug_barrier()  # all sums are read
+        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, dweight, cols, num_channels)
+        g_mean = weight * dy_u * unit / tl.maximum(count, 1.0) / scale
+        entering = g_mean
+        if psi_ptr is not None:
+            entering = tl.where(outlier, load_row(psi_ptr, 0, cols, num_channels), g_mean)
+        filled = push(window_ptr, filled_ptr, entering, count, cols, num_channels, window)
+        psi = g_mean
+        if not in_warmup:
+            smoothed = window_mean(window_ptr, filled, cols, num_channels, window, False)
+            psi = tl.where(outlier, g_mean, smoothed)
+        if psi_ptr is not None:
+            kept = update_average(psi_ptr, psi, share, count, cols, num_channels)
+            if not in_warmup:
+                psi = tl.where(outlier, g_mean, kept)
+        u_coef = -psi * scale * load_row(numbers_ptr, U_COEF, cols, num_channels)
+        store_row(out_ptr, DU_U_COEF, u_coef, cols, num_channels)
 
 
 # --- whole norms ----------------------------------------------------------------------------------
@@ -477,98 +656,31 @@ def ticket_for(x: Tensor) -> Tensor:
 
 
 @functools.cache
-def _finishing(channels: int) -> tuple[tuple[int, int, int], tuple[int, int, int, int]]:
-    """Return the grid and the first constants of finishing kernels."""
+def _finishing(channels: int) -> tuple[tuple[int, int, int], tuple[int, int, int, int], int]:
+    """Return the grid, the first constants and the warps of finishing kernels."""
     most = triton.next_power_of_2(channels)
     block_n = min(CHANNELS_A_PROGRAM, most)
     grid = (triton.cdiv(channels, block_n), 1, 1)
-    return grid, (channels, block_n, PROGRAMS_AT_ONCE, most)
+    return (
+        grid,
+        (channels, block_n, PROGRAMS_AT_ONCE, most),
+        min(max(most // CHANNELS_A_WARP, 4), 16),
+    )
 
 
 def finish(function: Any, sums: Tensor, *args: Any, constants: tuple[Any, ...] = ()) -> None:
-    """Run a finishing kernel on the sums of all programs, (programs, kinds, C)."""
-    grid, first = _finishing(sums.size(2))
-    launch(function, sums, grid, (sums, sums.size(0), *args), (*first, *constants), WARPS)
+    """Run a finishing kernel on the sums of all programs or workers, (programs, kinds, C)."""
+    grid, first, warps = _finishing(sums.size(2))
+    given = (sums, sums.size(0), ticket_for(sums), *args)
+    launch(function, sums, grid, given, (*first, *constants), warps)
 
 
-def batch_norm_forward(
-    x: Tensor,
-    valid: Tensor | None,
-    groups: int,
-    eps: float,
-    center: bool,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor | None,
-    running_square: Tensor | None,
-    share: float,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Normalize by the batch's own statistics; update the running ones by them, if given.
-
-    Args:
-        x: (N, C).
-        weight, bias: (C,).
-        running_mean: (C,), float32; only with ``center`` and ``running_square``.
-        running_square: (C,), float32: of the variance, or of the mean square.
-        share: the weight of this batch in the running statistics.
-
-    Returns:
-        y; mean, variance or mean square, 1 / its root, the gain and n, (5, C); and the rstd. The
-        mean is meaningful only with ``center``.
-    """
-    sums, rstd = partial_moments(x, valid, groups, eps, center)
-    numbers = sums.new_empty((5, x.size(1)))
-    ticket = None if running_square is None else ticket_for(x)
-    finish(
-        finish_moments_kernel,
-        *(sums, weight, numbers, running_mean, running_square, ticket, float(share), float(eps)),
-        constants=(center,),
-    )
-    shift = numbers if center else None  # its first row
-    y, rstd, _ = mapped(x, rstd, valid, groups, eps, shift, numbers[3], bias, bias, False)
-    return y, numbers, rstd
-
-
-def batch_norm_backward(
-    dy: Tensor,
-    x: Tensor,
-    rstd: Tensor | None,
-    valid: Tensor | None,
-    center: bool,
-    numbers: Tensor,
-    weight: Tensor,
-    pull_constant: Tensor | None,
-    pull_u_coef: Tensor | None,
-    nu: Tensor | None,
-    step: float,
-    scale: float | Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return dx, and in rows sum_N dy, sum_V dy x_hat, and others, (7, C).
-
-    Args:
-        dy, x: (N, C).
-        rstd, numbers: of ``batch_norm_forward``.
-        weight: (C,).
-        pull_constant, pull_u_coef: (C,), what else is added to c and b of du; both or neither.
-        nu: (C,), float32, updated; None: there is none.
-        step: 1 - a_b.
-        scale: the factor of the loss, by which Lambda is divided; a number or ().
-    """
-    sums = partial_products(dy, x, rstd, valid, numbers if center else None)
-    out = sums.new_empty((7, x.size(1)))
-    number, pointer = _number_or_pointer(scale)
-    ticket = None if nu is None else ticket_for(x)
-    finish(
-        finish_products_kernel,
-        *(sums, numbers, weight, pull_constant, pull_u_coef, out, nu, pointer, ticket),
-        *(float(step), number),
-    )
-    x, dy, dx = aligned(x), aligned(dy), torch.empty_like(x)
-    tiles = tiling(x.size(1), 0 if rstd is None else rstd.size(1))
-    shift, constant = (numbers, out[3]) if center else (None, None)
-    args = (dy, rstd, as_bytes(valid), shift, out[2], constant, out[4], dx, None)
-    launch_pass(gradient_kernel, x, tiles, num_tiles(x, tiles), *args)
-    return dx, out
+def of_all_workers(sums: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor | None]:
+    """Return the sums of each program of this worker, or of each worker, and then its own too."""
+    if exchange is None:
+        return sums, None
+    own = sums.sum(0, keepdim=True)
+    return exchange(own), own
 
 
 def _number_or_pointer(scale: float | Tensor) -> tuple[float, Tensor | None]:
@@ -577,43 +689,98 @@ def _number_or_pointer(scale: float | Tensor) -> tuple[float, Tensor | None]:
     return float(scale), None
 
 
-def running_norm_forward(
+def batch_forward(
     x: Tensor,
     valid: Tensor | None,
-    groups: int,
-    eps: float,
-    psi2: Tensor,
     weight: Tensor,
     bias: Tensor,
+    eta: Tensor | None,
+    running_mean: Tensor | None,
     running_square: Tensor | None,
     share: float,
+    rule: BatchRule,
+    exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Divide by sqrt(psi2 + eps); update the running psi^2 by this batch, if given.
-
-    Args:
-        x: (N, C).
-        psi2: (C,), float32, before this batch; it may be ``running_square``.
-        weight, bias: (C,).
-        running_square: (C,), float32.
-        share: the weight of this batch in it.
-
-    Returns:
-        y; psi2 + eps, psi_B^2 and n, (3, C); and the rstd.
-    """
-    check(x, valid=valid)
-    x = aligned(x)
-    tiles = tiling(x.size(1), groups)
-    programs = num_programs(x, tiles)
-    y, rstd, sums = torch.empty_like(x), empty_rstd(x, groups), empty_partial_sums(x, programs, 2)
-    numbers = sums.new_empty((3, x.size(1)))
-    args = (as_bytes(valid), rstd, psi2, weight, bias, y, sums, numbers, float(eps))
-    launch_pass(running_map_kernel, x, tiles, programs, *args)
-    ticket = None if running_square is None else ticket_for(x)
-    finish(finish_running_map_kernel, sums, numbers, running_square, ticket, float(share))
+    """Compute :meth:`Ops.batch_forward`."""
+    groups, eps, center, over_padding, penalty, per_token, lambda_mean, lambda_std = rule
+    sums, rstd = column_moments(x, valid, groups, eps, center)
+    if exchange is not None:
+        sums = exchange(merge_programs(sums) if center else sums.sum(0, keepdim=True))
+    numbers = sums.new_empty((len(Row), x.size(1)))
+    finish(
+        finish_batch_kernel,
+        *(sums, numbers, weight, bias, eta, running_mean, running_square, float(x.size(0))),
+        *(float(share), float(eps), float(lambda_mean), float(lambda_std)),
+        constants=(center, over_padding, penalty, per_token),
+    )
+    shift = numbers if center else None  # its first row
+    offset = bias if eta is None else numbers[Row.OFFSET]
+    y, rstd, _ = map_columns(x, rstd, valid, groups, eps, shift, numbers[Row.GAIN], offset, bias)
     return y, numbers, rstd
 
 
-def running_norm_backward(
+def batch_backward(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor | None,
+    valid: Tensor | None,
+    numbers: Tensor,
+    weight: Tensor,
+    with_eta: bool,
+    nu: Tensor | None,
+    step: float,
+    scale: float | Tensor,
+    rule: BatchRule,
+    exchange: Exchange,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Compute :meth:`Ops.batch_backward`."""
+    shift = numbers if rule.center else None
+    sums, own = of_all_workers(partial_products(dy, x, rstd, valid, shift), exchange)
+    out = sums.new_empty((GRADIENTS, x.size(1)))
+    number, pointer = _number_or_pointer(scale)
+    finish(
+        finish_batch_gradient_kernel,
+        *(sums, out, numbers, weight, own, nu, pointer, float(step), number),
+        constants=(rule.center, bool(rule.penalty), with_eta),
+    )
+    dbias, dweight, du_constant, u_coef, deta = out.unbind()
+    constant = du_constant if rule.center else None
+    dx, _ = column_gradient(dy, x, rstd, valid, shift, numbers[Row.GAIN], constant, u_coef)
+    return dx, dweight, dbias, deta[:1] if with_eta else None
+
+
+def running_forward(
+    x: Tensor,
+    valid: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    psi2: Tensor,
+    running_square: Tensor | None,
+    share: float,
+    rule: RunningRule,
+    exchange: Exchange,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute :meth:`Ops.running_forward`."""
+    groups, eps, released, in_warmup = rule
+    where = (valid, groups, eps, None)
+    at_padding = None if released else bias
+    y, rstd, partial_sums = map_columns(
+        x, None, *where, weight, bias, at_padding, square=psi2, sums=True
+    )
+    assert partial_sums is not None
+    sums, _ = of_all_workers(partial_sums, exchange)
+    numbers = sums.new_empty((len(Row), x.size(1)))
+    finish(
+        finish_running_kernel,
+        *(sums, numbers, weight, psi2, running_square, float(x.size(0)), float(share), float(eps)),
+        constants=(released, in_warmup),
+    )
+    if in_warmup:  # psi_B is known only now
+        y, rstd, _ = map_columns(x, rstd, *where, numbers[Row.GAIN], bias, at_padding)
+    return y, numbers, rstd
+
+
+def running_backward(
     dy: Tensor,
     x: Tensor,
     rstd: Tensor | None,
@@ -623,86 +790,72 @@ def running_norm_backward(
     nu: Tensor,
     step: float,
     scale: float | Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return dx, and in rows sum_N dy, sum_V dy x_hat and the next nu, (3, C); update nu.
-
-    Args:
-        dy, x: (N, C).
-        rstd, numbers: of ``running_norm_forward``.
-        weight, nu, step, scale: as in ``batch_norm_backward``.
-    """
-    check(x, dy, valid)
-    x, dy = aligned(x), aligned(dy)
-    tiles = tiling(x.size(1), 0 if rstd is None else rstd.size(1))
-    programs = num_programs(x, tiles)
-    dx, sums = torch.empty_like(x), empty_partial_sums(x, programs, 2)
+    rule: RunningRule,
+    exchange: Exchange,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute :meth:`Ops.running_backward`."""
     number, pointer = _number_or_pointer(scale)
-    args = (dy, rstd, as_bytes(valid), numbers, weight, nu, pointer, dx, sums, number)
-    launch_pass(running_gradient_kernel, x, tiles, programs, *args)
-    out = sums.new_empty((3, x.size(1)))
+    dy_coef, u_coef = numbers[Row.GAIN], numbers[Row.U_COEF]
+    dx, partial_sums = column_gradient(
+        dy, x, rstd, valid, None, dy_coef, None, u_coef, nu, (number, pointer), sums=True
+    )
+    assert partial_sums is not None
+    sums, own = of_all_workers(partial_sums, exchange)
+    out = sums.new_empty((2, x.size(1)))
     finish(
         finish_running_gradient_kernel,
-        *(sums, numbers, weight, out, nu, pointer, ticket_for(x), float(step), number),
+        *(sums, out, numbers, weight, own, nu, pointer, float(step), number),
     )
-    return dx, out
+    return dx, out[1], out[0]
 
 
-# --- for norms whose other work per channel is torch's --------------------------------------------
+def window_forward(
+    x: Tensor,
+    valid: Tensor | None,
+    weight: Tensor,
+    squares: Tensor,
+    filled: Tensor,
+    running_square: Tensor,
+    share: float,
+    rule: WindowRule,
+    exchange: Exchange,
+) -> Tensor:
+    """Compute :meth:`Ops.window_forward`."""
+    partial_sums, _ = column_moments(x, valid, 0, rule.eps, False)
+    sums, _ = of_all_workers(partial_sums, exchange)
+    numbers = sums.new_empty((len(Row), x.size(1)))
+    finish(
+        finish_window_kernel,
+        *(sums, numbers, weight, squares, filled, running_square),
+        *(float(share), float(rule.eps), float(rule.limit)),
+        constants=(squares.size(0), rule.geometric, rule.in_warmup, rule.outlier_skip),
+    )
+    return numbers
 
 
-@kernel
-def running_average_kernel(
-    buffer_ptr: tl.tensor,
-    value_ptr: tl.tensor,
-    count_ptr: tl.tensor,
-    share: tl.tensor,
-    num_channels: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:
-    """Update a running statistic; see ``update_average``."""
-    cols = tl.arange(0, BLOCK_N)
-    value = load_per_channel(value_ptr, 0, cols, num_channels)
-    update_average(buffer_ptr, value, share, tl.load(count_ptr) > 0, cols, num_channels)
-
-
-@kernel
-def nu_kernel(
-    nu_ptr: tl.tensor,
-    gamma_ptr: tl.tensor,
-    lambda_ptr: tl.tensor,
-    step_ptr: tl.tensor,
-    step: tl.tensor,
-    num_channels: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:
-    """Store nu (1 - step Gamma) + step Lambda, unless that is not finite."""
-    cols = tl.arange(0, BLOCK_N)
-    if step_ptr is not None:
-        step = tl.load(step_ptr)
-    nu = load_per_channel(nu_ptr, 0, cols, num_channels)
-    gamma = load_per_channel(gamma_ptr, 0, cols, num_channels)
-    new = nu * (1 - step * gamma) + step * load_per_channel(lambda_ptr, 0, cols, num_channels)
-    tl.store(nu_ptr + cols, new, mask=(cols < num_channels) & all_finite(new))
-
-
-def _on_all_channels(function: Any, buffer: Tensor, *args: Any) -> None:
-    """Run a kernel on one program, which sees every number of ``buffer``, (C,)."""
-    channels = buffer.numel()
-    constants = (channels, triton.next_power_of_2(channels))
-    launch(function, buffer, (1, 1, 1), (buffer, *args), constants, WARPS)
-
-
-def update_running_average(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-    """Compute :meth:`Ops.update_running_average`."""
-    value = aligned(value.contiguous())
-    _on_all_channels(running_average_kernel, buffer, value, count, float(weight))
-
-
-def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
-    """Compute nu <- nu (1 - step Gamma) + step Lambda, unless that is not finite.
-
-    nu, Gamma, Lambda: (C,), float32; step: a number or ().
-    """
-    number, pointer = _number_or_pointer(step)
-    gamma, lambda_ = aligned(gamma.contiguous()), aligned(lambda_.contiguous())
-    _on_all_channels(nu_kernel, nu, gamma, lambda_, pointer, number)
+def window_backward(
+    dy: Tensor,
+    x: Tensor,
+    valid: Tensor | None,
+    numbers: Tensor,
+    weight: Tensor,
+    gradients: Tensor,
+    filled: Tensor,
+    psi: Tensor | None,
+    share: float,
+    scale: float | Tensor,
+    rule: WindowRule,
+    exchange: Exchange,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute :meth:`Ops.window_backward`."""
+    sums, own = of_all_workers(partial_products(dy, x, None, valid, None), exchange)
+    out = sums.new_empty((GRADIENTS, x.size(1)))
+    number, pointer = _number_or_pointer(scale)
+    finish(
+        finish_window_gradient_kernel,
+        *(sums, out, numbers, weight, own, gradients, filled, psi, pointer, float(share), number),
+        constants=(gradients.size(0), rule.in_warmup),
+    )
+    dbias, dweight, _, u_coef, _ = out.unbind()
+    dx, _ = column_gradient(dy, x, None, valid, None, numbers[Row.GAIN], None, u_coef)
+    return dx, dweight, dbias

@@ -104,6 +104,7 @@ def map_kernel(
     gain_ptr: tl.tensor,
     offset_ptr: tl.tensor,
     padding_value_ptr: tl.tensor,
+    square_ptr: tl.tensor,
     y_ptr: tl.tensor,
     partial_sums_ptr: tl.tensor,
     eps: tl.tensor,
@@ -113,9 +114,15 @@ def map_kernel(
     BLOCK_M: tl.constexpr,
     compute_rstd: tl.constexpr,
 ) -> None:
-    """Store y and, if requested, sums (k = 2): sum u^2 over V, and over padding if it is mapped."""
+    """Store y and, if requested, sums (k = 3): u^2 over V and over mapped padding, and n.
+
+    Given a square, the gain is divided by the root of it and eps.
+    """
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     gain = tl.load(gain_ptr + cols, mask=col_mask, other=0)[None, :]
+    if square_ptr is not None:
+        square = tl.load(square_ptr + cols, mask=col_mask, other=1)[None, :]
+        gain = gain / tl.sqrt(square + eps)
     offset = tl.load(offset_ptr + cols, mask=col_mask, other=0)[None, :]
     if shift_ptr is not None:
         shift = tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -125,6 +132,7 @@ def map_kernel(
     if partial_sums_ptr is not None:
         squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         at_padding = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        count = tl.zeros((BLOCK_M,), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
         rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
         valid = load_valid(valid_ptr, rows, row_mask)
@@ -151,11 +159,14 @@ def map_kernel(
         tl.store(y_ptr + offsets, y, mask=row_mask[:, None] & col_mask[None, :])
         if partial_sums_ptr is not None:
             squares += tl.where(valid[:, None], u * u, 0.0)
+            count += valid.to(tl.float32)
             if padding_value_ptr is None:
                 at_padding += tl.where(valid[:, None], 0.0, u * u)
     if partial_sums_ptr is not None:
-        store_partial_sum(partial_sums_ptr, 0, 2, squares, cols, col_mask, num_channels)
-        store_partial_sum(partial_sums_ptr, 1, 2, at_padding, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 0, 3, squares, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 1, 3, at_padding, cols, col_mask, num_channels)
+        number = tl.zeros((BLOCK_N,), tl.float32) + tl.sum(count, 0)
+        store_per_channel(partial_sums_ptr, 2, 3, number, cols, col_mask, num_channels)
 
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
@@ -163,20 +174,20 @@ def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
     return x.new_empty((x.size(0), groups), dtype=torch.float32) if groups else None
 
 
-def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum_V u and sum_V (u - mean_V u)^2, (C,), from the values of each program.
+def merge_programs(sums: Tensor) -> Tensor:
+    """Return the mean, sum (u - mean)^2 and n of all programs, (1, 3, C).
 
     Args:
         sums: (programs, 3, C), as ``moments_kernel`` stores it with centering.
     """
     means, squares, counts = sums.unbind(1)
-    program_sums = means * counts
-    total_sum = program_sums.sum(0)
-    deviation = means - total_sum / counts.sum(0).clamp(min=1)
-    return total_sum, (squares + deviation * (deviation * counts)).sum(0)
+    count = counts.sum(0)
+    mean = (means * counts).sum(0) / count.clamp(min=1)
+    deviation = means - mean
+    return torch.stack([mean, (squares + deviation * (deviation * counts)).sum(0), count])[None]
 
 
-def partial_moments(
+def column_moments(
     x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the sums of ``moments_kernel`` of each program, (programs, 3, C), and the rstd."""
@@ -190,18 +201,7 @@ def partial_moments(
     return sums, rstd
 
 
-def column_moments(
-    x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute :meth:`Ops.column_moments`."""
-    sums, rstd = partial_moments(x, valid, groups, eps, center)
-    if center:
-        return (*merge_programs(sums), rstd)
-    first, squares = add_partial_sums(sums[:, :2])
-    return first, squares, rstd
-
-
-def mapped(
+def map_columns(
     x: Tensor,
     rstd: Tensor | None,
     valid: Tensor | None,
@@ -211,9 +211,15 @@ def mapped(
     gain: Tensor,
     offset: Tensor,
     at_padding: Tensor | None,
-    sums: bool,
+    square: Tensor | None = None,
+    sums: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return y, the rstd and, if requested, the sums of each program, (programs, 2, C)."""
+    """Return y, the rstd and, if requested, the sums of each program, (programs, 3, C).
+
+    Args:
+        rstd: of ``column_moments``; None: computed here, if there are groups.
+        square: as in ``map_kernel``.
+    """
     check(x, valid=valid)
     x = aligned(x)
     tiles = tiling(x.size(1), groups)
@@ -221,15 +227,14 @@ def mapped(
     compute_rstd = rstd is None
     if rstd is None:
         rstd = empty_rstd(x, groups)
-    y, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
-    args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, partial_sums, float(eps))
-    launch_pass(map_kernel, x, tiles, programs, *args, constants=(compute_rstd,))
+    y, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
+    args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, square, y, partial_sums)
+    launch_pass(map_kernel, x, tiles, programs, *args, float(eps), constants=(compute_rstd,))
     return y, rstd, partial_sums
 
 
 def column_map(
     x: Tensor,
-    rstd: Tensor | None,
     valid: Tensor | None,
     groups: int,
     eps: float,
@@ -237,11 +242,9 @@ def column_map(
     gain: Tensor,
     offset: Tensor,
     at_padding: Tensor | None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+) -> Tensor:
     """Compute :meth:`Ops.column_map`."""
-    y, rstd, sums = mapped(x, rstd, valid, groups, eps, shift, gain, offset, at_padding, True)
-    assert sums is not None
-    return y, rstd, add_partial_sums(sums)
+    return map_columns(x, None, valid, groups, eps, shift, gain, offset, at_padding)[0]
 
 
 # --- backward ------------------------------------------------------------------------------------
@@ -276,25 +279,6 @@ def load_tile(
     return u, dy, rstd
 
 
-@triton.jit
-def store_products(
-    partial_sums_ptr: tl.tensor,
-    valid_ptr: tl.tensor,
-    every: tl.tensor,
-    real: tl.tensor,
-    with_u: tl.tensor,
-    cols: tl.tensor,
-    col_mask: tl.tensor,
-    num_channels: tl.constexpr,
-) -> None:
-    """Store sums (k = 3): dy over all rows, dy and dy (u - shift) over V."""
-    if valid_ptr is None:
-        every = real
-    store_partial_sum(partial_sums_ptr, 0, 3, every, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 1, 3, real, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 2, 3, with_u, cols, col_mask, num_channels)
-
-
 @kernel
 def products_kernel(
     x_ptr: tl.tensor,
@@ -311,9 +295,9 @@ def products_kernel(
 ) -> None:
     """Store the three sums of column_products over this program's rows."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
-    every = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    real = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    with_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    sum_valid_dy = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    sum_dy_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
         rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
         valid = load_valid(valid_ptr, rows, row_mask)
@@ -323,11 +307,15 @@ def products_kernel(
         if shift_ptr is not None:
             z = z - tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
         if valid_ptr is not None:
-            every += dy
+            dbias += dy
             dy = tl.where(valid[:, None], dy, 0.0)
-        real += dy
-        with_u += dy * z
-    store_products(partial_sums_ptr, valid_ptr, every, real, with_u, cols, col_mask, num_channels)
+        sum_valid_dy += dy
+        sum_dy_u += dy * z
+    if valid_ptr is None:
+        dbias = sum_valid_dy
+    store_partial_sum(partial_sums_ptr, 0, 3, dbias, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 1, 3, sum_valid_dy, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 2, 3, sum_dy_u, cols, col_mask, num_channels)
 
 
 @kernel
@@ -341,21 +329,30 @@ def gradient_kernel(
     dy_coef_ptr: tl.tensor,
     constant_ptr: tl.tensor,
     u_coef_ptr: tl.tensor,
+    nu_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
     dx_ptr: tl.tensor,
     partial_sums_ptr: tl.tensor,
+    scale: tl.tensor,
     num_channels: tl.constexpr,
     group_size: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> None:
-    """Store dx for every tile of this program, and the sums of column_products if requested."""
+    """Store dx and, if requested, sums (k = 2): dy over all rows, dy (u - shift) over V.
+
+    Given nu, the factor of u - shift is multiplied by -nu and the scale.
+    """
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     dy_coef = tl.load(dy_coef_ptr + cols, mask=col_mask, other=0)[None, :]
     u_coef = tl.load(u_coef_ptr + cols, mask=col_mask, other=0)[None, :]
+    if nu_ptr is not None:
+        if scale_ptr is not None:
+            scale = tl.load(scale_ptr)
+        u_coef = -tl.load(nu_ptr + cols, mask=col_mask, other=0)[None, :] * scale * u_coef
     if partial_sums_ptr is not None:
-        every = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        real = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        with_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        sum_dy_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
         rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
         valid = load_valid(valid_ptr, rows, row_mask)
@@ -365,12 +362,11 @@ def gradient_kernel(
         z = u
         if shift_ptr is not None:
             z = u - tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
-        if partial_sums_ptr is not None and valid_ptr is not None:
-            every += dy
+        if partial_sums_ptr is not None:
+            dbias += dy
         dy = tl.where(valid[:, None], dy, 0.0)
         if partial_sums_ptr is not None:
-            real += dy
-            with_u += dy * z
+            sum_dy_u += dy * z
         dx = dy_coef * dy + u_coef * z
         if constant_ptr is not None:
             dx = dx + tl.load(constant_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -380,9 +376,8 @@ def gradient_kernel(
         offsets = rows[:, None] * num_channels + cols[None, :]
         tl.store(dx_ptr + offsets, dx, mask=row_mask[:, None] & col_mask[None, :])
     if partial_sums_ptr is not None:
-        store_products(
-            partial_sums_ptr, valid_ptr, every, real, with_u, cols, col_mask, num_channels
-        )
+        store_partial_sum(partial_sums_ptr, 0, 2, dbias, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 1, 2, sum_dy_u, cols, col_mask, num_channels)
 
 
 def _groups(rstd: Tensor | None) -> int:
@@ -422,16 +417,25 @@ def column_gradient(
     dy_coef: Tensor,
     constant: Tensor | None,
     u_coef: Tensor,
-    sums: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute :meth:`Ops.column_gradient`."""
+    nu: Tensor | None = None,
+    scale: tuple[float, Tensor | None] = (1.0, None),
+    sums: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Return dx and, if requested, the sums of each program, (programs, 2, C).
+
+    du = dy_coef * dy + constant + u_coef * (u - shift) at V, 0 at padding; give both shift and
+    constant, or neither. With pre-scaling this is followed by dx = rstd (du - u mean(du u)), with
+    the mean over the group.
+
+    Args:
+        nu, scale: as in ``gradient_kernel``; the scale is a number, or () if that is given.
+    """
     check(x, dy, valid)
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
-    dx, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
-    args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, dx, partial_sums)
-    launch_pass(gradient_kernel, x, tiles, programs, *args)
-    return dx, x.new_empty(0, dtype=torch.float32) if partial_sums is None else add_partial_sums(
-        partial_sums
-    )
+    dx, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
+    number, pointer = scale
+    args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, nu, pointer, dx)
+    launch_pass(gradient_kernel, x, tiles, programs, *args, partial_sums, number)
+    return dx, partial_sums

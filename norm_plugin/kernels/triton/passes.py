@@ -8,28 +8,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
-from norm_plugin.kernels.triton.batch_statistics import (
-    batch_norm_backward,
-    batch_norm_forward,
-    running_norm_backward,
-    running_norm_forward,
-    update_nu,
-    update_running_average,
-)
+from norm_plugin.kernels.triton import batch_statistics, columns, dropout, pointwise, rows
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 
-__all__ = [
-    "batch_norm_backward",
-    "batch_norm_forward",
-    "running_norm_backward",
-    "running_norm_forward",
-    "takes",
-    "update_nu",
-    "update_running_average",
-]
-
-FAMILIES = (rows, columns, pointwise, dropout)
+FAMILIES = (rows, columns, batch_statistics, pointwise, dropout)
 
 globals().update(
     {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -62,10 +62,6 @@ def update_running_average(buffer: Tensor, value: Tensor, weight: float, count: 
     value = value.detach().to(buffer.dtype)
     usable = is_finite(value) & (count > 0)
     buffer.copy_(torch.where(usable, buffer.lerp(value, weight), buffer))
-
-
-RunningUpdate = Callable[[Tensor, Tensor, float, Tensor], None]
-"""A function with the arguments and the effect of :func:`update_running_average`."""
 
 
 def check_share(name: str, value: float) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.means import RunningUpdate, update_running_average
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -50,19 +49,12 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     def inference_map(self) -> InferenceAffine:
         return self.channel_map(self.running_var, self.eps, self.running_mean)
 
-    def update_running(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        positions: Tensor,
-        update: RunningUpdate = update_running_average,
-    ) -> None:
+    def update_running(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
         """Update the running mean and variance.
 
         Args:
             mean, variance: (C,), those of a batch.
             positions: (), the number n of real positions.
-            update: the function that updates a buffer; a fused form passes its own.
         """
-        self.update_running_statistic(self.running_mean, mean, self.momentum, positions, update)
-        self.update_running_statistic(self.running_var, variance, self.momentum, positions, update)
+        self.update_running_statistic(self.running_mean, mean, self.momentum, positions)
+        self.update_running_statistic(self.running_var, variance, self.momentum, positions)

@@ -18,7 +18,7 @@ from norm_plugin.norms.base.loss_scale import (
     observed_loss_scale,
     trains_in_float16,
 )
-from norm_plugin.norms.base.means import RunningUpdate, update_running_average
+from norm_plugin.norms.base.means import update_running_average
 from norm_plugin.norms.base.optimizer_steps import COUNTING
 from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
@@ -239,12 +239,7 @@ class BatchStatisticsNorm(AffineNorm):
         return None if is_recomputing() else self.effective_momentum(weight)
 
     def update_running_statistic(
-        self,
-        buffer: Tensor,
-        value: Tensor,
-        weight: float,
-        count: Tensor,
-        update: RunningUpdate = update_running_average,
+        self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
     ) -> None:
         """Update a running statistic, buffer <- (1 - w) buffer + w value, in place.
 
@@ -255,11 +250,10 @@ class BatchStatisticsNorm(AffineNorm):
             value: the statistic of the batch, in the shape of ``buffer``.
             weight: w; a plain mean uses 1/k instead, see :meth:`start_cumulative_average`.
             count: (), the number of real positions.
-            update: the function that updates the buffer; a fused form passes its own.
         """
         share = self.share_of_batch(weight)
         if share is not None:
-            update(buffer, value, share, count)
+            update_running_average(buffer, value, share, count)
 
     def average_over_workers(self) -> None:
         """Replace the running statistics by their mean over workers; all workers must call this.

@@ -6,7 +6,6 @@
 
 #include "batch_statistics.inc"
 #include "families.inc"
-#include "power_norm.inc"
 
 namespace {
 // Half precision, which a CPU computes in float32 anyway, is converted before it gets here.

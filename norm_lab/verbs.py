@@ -51,5 +51,5 @@ VERBS = {
     "job": ("norm_lab.commands:job", ""),  # the run in a folder
     "worker": ("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun
 }
-RENAMED = {"flags": "fairseq-flags", "table": "score-table"}
+RENAMED_VERBS = {"flags": "fairseq-flags", "table": "score-table"}
 """New names of verbs, by their old ones, which are accepted too."""

@@ -38,7 +38,7 @@ VERBS = {
 
 A verb without help is called by programs only, and is not listed in the help of the command.
 """
-RENAMED = {"check": "check-user-dir"}
+RENAMED_VERBS = {"check": "check-user-dir"}
 """New names of verbs, by their old ones, which are accepted too."""
 NO_LAB = (
     "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
@@ -55,8 +55,8 @@ def all_verbs() -> dict[str, tuple[str, str]]:
 
 def current_name(verb: str) -> str:
     """The name of a verb that may be an old one."""
-    lab = {} if find_spec(LAB) is None else import_module(f"{LAB}.verbs").RENAMED
-    return {**lab, **RENAMED}.get(verb, verb)
+    lab = {} if find_spec(LAB) is None else import_module(f"{LAB}.verbs").RENAMED_VERBS
+    return {**lab, **RENAMED_VERBS}.get(verb, verb)
 
 
 def usage() -> str:

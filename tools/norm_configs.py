@@ -16,7 +16,7 @@ from pathlib import Path
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import write_text
-from norm_plugin.models.flags import CHOICES, PLACEMENT, RENAMED, VALUES, shown_key
+from norm_plugin.models.flags import CHOICES, PLACEMENT, RENAMED_KEYS, VALUES, shown_key
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 
@@ -38,7 +38,7 @@ def norm_config(name: str) -> str:
         if key != PLACEMENT  # it has a group of its own
     ]
     lines += [f"{shown_key(key)}: null\n" for key in VALUES]
-    lines += [f"{key}: null  # the old name of {new}\n" for key, new in RENAMED.items()]
+    lines += [f"{key}: null  # the old name of {new}\n" for key, new in RENAMED_KEYS.items()]
     return text + "".join(lines)
 
 

@@ -21,7 +21,7 @@ def stored_overrides(overrides: Sequence[str]) -> list[str]:
     Raises:
         CommandError: both names of a setting are overridden, with different values.
     """
-    from norm_plugin.models.flags import RENAMED, stored_key  # it imports fairseq
+    from norm_plugin.models.flags import RENAMED_KEYS, stored_key  # it imports fairseq
 
     changed: list[str] = []
     given: dict[str, dict[str, str]] = {}
@@ -29,11 +29,11 @@ def stored_overrides(overrides: Sequence[str]) -> list[str]:
         name, equals, value = override.lstrip("+").partition("=")
         group, _, setting = name.partition(".")
         key = stored_key(setting)
-        if group != "model" or key not in RENAMED or not equals:
+        if group != "model" or key not in RENAMED_KEYS or not equals:
             changed.append(override)
             continue
         given.setdefault(key, {})[name] = value
-        changed += [f"++model.{key}={value}", f"++model.{RENAMED[key]}=null"]
+        changed += [f"++model.{key}={value}", f"++model.{RENAMED_KEYS[key]}=null"]
     for values in given.values():
         _check_one_value(values)
     return changed
@@ -55,9 +55,9 @@ def use_stored_keys(config: Configuration) -> None:
 
 def shown_flags(flags: Sequence[str]) -> list[str]:
     """Flags of ``fairseq-train`` with the new names of those of the model."""
-    from norm_plugin.models.flags import RENAMED  # it imports fairseq
+    from norm_plugin.models.flags import RENAMED_KEYS  # it imports fairseq
 
-    names = {flag_of(old): flag_of(new) for old, new in RENAMED.items()}
+    names = {flag_of(old): flag_of(new) for old, new in RENAMED_KEYS.items()}
     return [names.get(flag, flag) for flag in flags]
 
 

@@ -46,7 +46,7 @@ RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
 PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "split_seed"]
 """The first columns of a published table."""
-RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
+RENAMED_COLUMNS = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "sources")
 """Values that remain a dictionary in one column, because their keys contain dots."""
 TYPES: dict[str, type | tuple[type, ...]] = {
@@ -155,7 +155,9 @@ class Folder:
         for result in self.results:
             path = self.path / result_name(result["norm"], result["seed"])
             try:
-                row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
+                row = {
+                    RENAMED_COLUMNS.get(name, name): value for name, value in _flat(result).items()
+                }
             except RecursionError as error:
                 raise CommandError(f"{path} is nested too deeply; write it again") from error
             headline = headline_column(row.get("metric", "bleu"))

@@ -180,20 +180,20 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
     Raises:
         CommandError: the comparison needs a ``--user-dir`` that was not imported.
     """
-    mine, theirs = (settings_of(each) for each in (state, other))
-    if mine is None or theirs is None or _of_norms(mine) == _of_norms(theirs):
+    settings, others = settings_of(state), settings_of(other)
+    if settings is None or others is None or _of_norms(settings) == _of_norms(others):
         return ""
     check_user_dir(state, path)
     check_user_dir(other, other_path)
     try:
-        before, here = (settle(settings, stacks_of(settings)) for settings in (theirs, mine))
+        plan, other_plan = (settle(each, stacks_of(each)) for each in (settings, others))
     except ValueError as error:
         raise CommandError(
             f"cannot compare the norms of {path} with those of {other_path}: {error}"
         ) from error
     # The runs may differ in schedule and initial weights
     names = (other_path.name, path.name)
-    return "; ".join(differences(before, here, anew=True, names=names))
+    return "; ".join(differences(other_plan, plan, anew=True, names=names))
 
 
 def _of_norms(settings: Mapping[str, Any]) -> dict[str, Any]:

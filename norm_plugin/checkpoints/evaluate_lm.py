@@ -15,14 +15,9 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.io.command_line import CommandError, DivergedError
-
-if TYPE_CHECKING:
-    pass  # it imports torch
-
 
 REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
 RESULTS = ("Evaluated ", "Loss (base 2): ", REMARK)

@@ -61,13 +61,13 @@ def check_dtype(spec: NormSpec) -> None:
 def check_padding(spec: NormSpec) -> None:
     """Neither the values nor the amount of padding changes the output at real positions."""
     x, mask = _batch()
-    real = ~mask.t()
+    valid = ~mask.t()
     spoiled = torch.cat([x.masked_fill(mask.t().unsqueeze(-1), 1e3), torch.full_like(x, -1e3)])
     wide = torch.cat([mask, torch.ones_like(mask)], dim=1)
     plain, padded = spec.build(DIM), spec.build(DIM)
     for _ in range(2):
         y, other = plain(x, mask), padded(spoiled, wide)
-        same = close(y[real], other[:TIME][real])
+        same = close(y[valid], other[:TIME][valid])
         expect(same, "padding changes real positions; exclude the positions where valid is False")
 
 

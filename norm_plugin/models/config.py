@@ -18,7 +18,7 @@ from norm_plugin.models.flags import (
     CHOICES,
     PLACEMENT,
     PLACEMENT_OF,
-    RENAMED,
+    RENAMED_KEYS,
     SITE_FLAGS,
     VALUES,
     flag_of,
@@ -76,7 +76,7 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
         for name in dict.fromkeys((shown_key(key), key)):
-            help_text = argparse.SUPPRESS if name in RENAMED else text
+            help_text = argparse.SUPPRESS if name in RENAMED_KEYS else text
             fields.append((name, Optional[kind], _field(None, help_text)))  # noqa: UP045
 
     for key, choice in CHOICES.items():
@@ -180,7 +180,7 @@ def check_keys(
         else:
             known.add(field.name)
     if unknown := sorted(set(values) - known):
-        shown = known - RENAMED.keys()
+        shown = known - RENAMED_KEYS.keys()
         raise ValueError("; ".join(_about_unknown(key, shown) for key in unknown))
 
 

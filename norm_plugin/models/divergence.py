@@ -18,7 +18,7 @@ from norm_plugin.norms.base.recomputation import is_recomputing
 def root_mean_square(
     x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
 ) -> Tensor:
-    """Return the root mean square of the real positions of ``x``, ().
+    """Return the root mean square of the valid positions of ``x``, ().
 
     It is NaN or infinite if and only if one of their values is. x is read once and not copied. The
     arguments are those of a norm. A finite value above 1e19, the root of the largest float32,
@@ -29,8 +29,8 @@ def root_mean_square(
     count = lengths.new_full((), lengths.numel())
     if padding_mask is not None:
         # where, not a product: attention gives NaN for a sentence that is all padding
-        real = valid_positions(x, padding_mask, batch_first)
-        lengths, count = torch.where(real, lengths, lengths.new_zeros(())), real.sum()
+        valid = valid_positions(x, padding_mask, batch_first)
+        lengths, count = torch.where(valid, lengths, lengths.new_zeros(())), valid.sum()
     return torch.linalg.vector_norm(lengths) / (count.clamp(min=1) * x.size(-1)).sqrt()
 
 

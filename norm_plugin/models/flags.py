@@ -18,15 +18,15 @@ ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK = "norm_kernels", "norm_nan_check"
-ALLOW_MISMATCH = "norm_allow_change"  # the stored key, see RENAMED
+ALLOW_MISMATCH = "norm_allow_change"  # the stored key, see RENAMED_KEYS
 EMBEDDING = "norm_embedding"
-GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED
+GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED_KEYS
 FUSED_DROPOUT = "norm_fused_dropout"
-QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED
+QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED_KEYS
 HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
-RENAMED = {
+RENAMED_KEYS = {
     QKV_SCOPE: "norm_qkv_scope",
     GHOST_BATCH_TOKENS: "norm_ghost_batch_tokens",
     ALLOW_MISMATCH: "norm_allow_mismatch",
@@ -171,12 +171,12 @@ def flag_of(field: str) -> str:
 
 def shown_key(field: str) -> str:
     """Return the name that users see for a configuration key."""
-    return RENAMED.get(field, field)
+    return RENAMED_KEYS.get(field, field)
 
 
 def stored_key(name: str) -> str:
     """Return the configuration key that is stored, by the name that users see or by itself."""
-    return next((key for key, new in RENAMED.items() if new == name), name)
+    return next((key for key, new in RENAMED_KEYS.items() if new == name), name)
 
 
 def use_stored_keys(settings: Any) -> None:
@@ -189,7 +189,7 @@ def use_stored_keys(settings: Any) -> None:
         ValueError: both names of a setting are given, with different values.
     """
     values = vars(settings) if isinstance(settings, argparse.Namespace) else settings
-    for key, new in RENAMED.items():
+    for key, new in RENAMED_KEYS.items():
         if new not in values:
             continue
         value, other = values[new], values.get(key)

@@ -152,15 +152,15 @@ def check_resuming(
     if stored is None:
         logger.warning("%s does not say with which norms it was trained; not checked", path)
         return None
-    ours = "norm_type" in given
-    if not (ours or "norm_type" in stored):
+    has_norm_flags = "norm_type" in given
+    if not (has_norm_flags or "norm_type" in stored):
         return None
-    theirs = stacks_of(stored, sides)
-    if set(theirs) != set(sides):
+    stored_sides = stacks_of(stored, sides)
+    if set(stored_sides) != set(sides):
         raise ValueError(
             f"{path} is a {stored.get('arch') or stored.get('_name')}, which has "
-            f"{' and '.join(theirs)}, but this model has {' and '.join(sides)}: give a checkpoint "
-            "of the same kind of model"
+            f"{' and '.join(stored_sides)}, but this model has {' and '.join(sides)}: give a "
+            "checkpoint of the same kind of model"
         )
     before = settle(stored, sides)
     differing = "; ".join(differences(before, plan or settle(given, sides), anew))
@@ -172,7 +172,7 @@ def check_resuming(
     meant = (
         f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on "
         f"(model.{shown_key(ALLOW_MISMATCH)}=on in YAML)"
-        if ours
+        if has_norm_flags
         else ""
     )
     raise ValueError(

@@ -344,16 +344,16 @@ def _ghost_batch_tokens(settings: object, norms: Iterable[str]) -> int | None:
 
 
 def _record(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
-    every, given, file = (
+    interval, given, file = (
         getattr(settings, key, None) for key in (RECORD, RECORD_SITES, RECORD_FILE)
     )
-    if every is None:
+    if interval is None:
         for key, value in ((RECORD_SITES, given), (RECORD_FILE, file)):
             if value is not None:
                 raise ValueError(f"{flag_of(key)} {value} needs {flag_of(RECORD)} EVERY")
         return None
-    if int(every) < 1:
-        raise ValueError(f"{flag_of(RECORD)} is {every}; it must be 1 or more, as in 100")
+    if int(interval) < 1:
+        raise ValueError(f"{flag_of(RECORD)} is {interval}; it must be 1 or more, as in 100")
     names = tuple(name.strip() for name in str(given or ALL_SITES).split(","))
     present = {ALL_SITES, *SIDES, *(site.flag for site in sites)}
     for name in names:
@@ -363,7 +363,7 @@ def _record(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
                 f"{flag_of(RECORD_SITES)} {name}: {why}; choose from {', '.join(sorted(present))}, "
                 "separated by commas"
             )
-    return RecordSettings(int(every), names, file)
+    return RecordSettings(int(interval), names, file)
 
 
 # ---- settings that follow from others -------------------------------------------------------

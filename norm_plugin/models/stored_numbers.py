@@ -99,11 +99,11 @@ def allowing_numbers() -> Iterator[None]:
     If the user has allowed numpy's own classes, those are used.
     """
     allowed = torch.serialization.get_safe_globals()
-    theirs = {given[0] if isinstance(given, tuple) else given for given in allowed}
-    ours: list[Any] = (
-        [] if theirs & {np.dtype, np.ndarray} else [(v, k) for k, v in STAND_INS.items()]
+    classes = {given[0] if isinstance(given, tuple) else given for given in allowed}
+    stand_ins: list[Any] = (
+        [] if classes & {np.dtype, np.ndarray} else [(v, k) for k, v in STAND_INS.items()]
     )
-    with torch.serialization.safe_globals(ours):
+    with torch.serialization.safe_globals(stand_ins):
         yield
 
 

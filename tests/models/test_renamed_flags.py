@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
 from norm_plugin.models import NormTransformerModel
-from norm_plugin.models.flags import RENAMED, flag_of
+from norm_plugin.models.flags import RENAMED_KEYS, flag_of
 
 SETTINGS = {
     "norm_head_width": ({"norm_type_query": "layernorm"}, "full", "head"),
@@ -25,10 +25,10 @@ def as_flags(settings):
 
 
 def test_every_renamed_setting_is_tested():
-    assert {*SETTINGS} == {*RENAMED}
+    assert {*SETTINGS} == {*RENAMED_KEYS}
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
 def test_both_names_make_the_same_plan_and_store_the_same(old, new, build, build_yaml):
     others, value, _ = SETTINGS[old]
     for made in (lambda given: build(*as_flags(given)), lambda given: build_yaml(**given)):
@@ -43,7 +43,7 @@ def test_both_names_make_the_same_plan_and_store_the_same(old, new, build, build
             assert str(stored[old]) == value and new not in stored
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
 def test_two_values_by_the_two_names_are_an_error(old, new, build, build_yaml):
     others, value, another = SETTINGS[old]
     given = {**others, old: another, new: value}
@@ -63,7 +63,7 @@ def test_the_help_has_the_new_names_alone():
     parser = argparse.ArgumentParser()
     NormTransformerModel.add_args(parser)
     text = parser.format_help()
-    for old, new in RENAMED.items():
+    for old, new in RENAMED_KEYS.items():
         assert f"--{new.replace('_', '-')} " in text and f"--{old.replace('_', '-')}" not in text
 
 

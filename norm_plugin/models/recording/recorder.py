@@ -141,7 +141,7 @@ class Recorder:
             return
         self.hooked.add(path)
         y.register_hook(partial(self._see_gradient, measures, norm, x.detach(), valid))
-        on_gradient_between(x, y, partial(self._see_input_gradient, measures, valid))
+        on_gradient_between(x, y, partial(self._measure_input_gradient, measures, valid))
 
     def _see_gradient(
         self, measures: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
@@ -154,7 +154,9 @@ class Recorder:
             u = measured(norm, real_rows(x, valid))
             measures.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
 
-    def _see_input_gradient(self, measures: Measures, valid: Tensor | None, grad: Tensor) -> None:
+    def _measure_input_gradient(
+        self, measures: Measures, valid: Tensor | None, grad: Tensor
+    ) -> None:
         measures.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
 
     def _see_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
@@ -289,8 +291,8 @@ def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]
 # ---- the gradient that passes through one module ---------------------------------------------
 
 
-def on_gradient_between(x: Tensor, y: Tensor, see: Callable[[Tensor], None]) -> None:
-    """Call ``see`` in the backward pass with the part of dL/dx that comes from ``y``.
+def on_gradient_between(x: Tensor, y: Tensor, callback: Callable[[Tensor], None]) -> None:
+    """Call ``callback`` in the backward pass with the part of dL/dx that comes from ``y``.
 
     It is not called if no gradient arrives. Both must be in the graph, and differ.
     """
@@ -304,7 +306,7 @@ def on_gradient_between(x: Tensor, y: Tensor, see: Callable[[Tensor], None]) -> 
             arrived = [grad.detach() for grad in gradients if grad is not None]
             gradients.clear()
             if arrived:
-                see(sum(arrived[1:], start=arrived[0]))
+                callback(sum(arrived[1:], start=arrived[0]))
 
     for node, index in edges:
         node.register_hook(partial(add, index))

@@ -190,13 +190,13 @@ def _check_inputs(model: Any, places: list[Place], batch_first: bool) -> None:
         return
     tokens = inputs["input_ids"].shape
     training = {module: module.training for module in model.modules()}
-    seen: dict[nn.Module, torch.Size] = {}
+    misfits: dict[nn.Module, torch.Size] = {}
 
-    def see(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def compare(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
         if not fits(args[0].shape, tokens, batch_first):
-            seen.setdefault(norm, args[0].shape)
+            misfits.setdefault(norm, args[0].shape)
 
-    hooks = [place.old.register_forward_pre_hook(see) for place in places]
+    hooks = [place.old.register_forward_pre_hook(compare) for place in places]
     try:
         with torch.no_grad(), torch.random.fork_rng():
             model.eval()(**{name: value.to(model.device) for name, value in inputs.items()})
@@ -208,8 +208,8 @@ def _check_inputs(model: Any, places: list[Place], batch_first: bool) -> None:
         for module, mode in training.items():
             module.training = mode
     for place in places:
-        if place.old in seen:
-            raise ValueError(misfit(place.path, seen[place.old], tokens))
+        if place.old in misfits:
+            raise ValueError(misfit(place.path, misfits[place.old], tokens))
 
 
 def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:

@@ -47,10 +47,10 @@ def select(model: nn.Module, only: Patterns, keep: Patterns, batch_statistics: b
     """
     places = list(_norms(model))
     if not places:
-        ours = any(isinstance(module, Norm) for module in model.modules())
+        done = any(isinstance(module, Norm) for module in model.modules())
         raise ValueError(
             f"{type(model).__name__} contains no LayerNorm and no RMSNorm; nothing was replaced"
-            + ("; its norms are replaced already: build it anew" if ours else "")
+            + ("; its norms are replaced already: build it anew" if done else "")
         )
     kept, wanted = _matched(places, keep), _matched(places, only)
     chosen = [

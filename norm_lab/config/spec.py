@@ -77,18 +77,13 @@ class RunSpec:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run: checkpoints, translations, logs and stamps."""
+        """The folder of the run: checkpoints, translations, logs and status."""
         return self.work / "runs" / self.experiment / f"{self.label}-seed{self.seed}"
 
     @property
     def checkpoints(self) -> Path:
         """The ``--save-dir`` of the training."""
         return self.folder / "checkpoints"
-
-    @property
-    def stages(self) -> Path:
-        """The folder of the stamps."""
-        return self.folder / "stages"
 
     def log_of(self, stage: str) -> Path:
         """Return the file with the full output of a stage."""
@@ -102,23 +97,23 @@ class RunSpec:
         return self.checkpoints / "checkpoint_best.pt"
 
     @property
+    def evaluation_log(self) -> Path:
+        """The output of the evaluation."""
+        return self.folder / f"{find_metric(self.metric).stage}{self.folded_suffix}.log"
+
+    @property
     def folded_suffix(self) -> str:
         """The suffix of the names of stages and of the result if norms are folded."""
         return "-folded" if self.fold else ""
 
     @property
     def result(self) -> Path:
-        """The file of its scores and settings."""
+        """The file of its result, or of its failure."""
         return (
             self.results
             / self.experiment
             / result_name(f"{self.label}{self.folded_suffix}", self.seed)
         )
-
-    @property
-    def failure(self) -> Path:
-        """The file that records a failure, in ``failed/`` in the folder of the result."""
-        return self.result.parent / "failed" / self.result.name
 
     @property
     def name(self) -> str:
@@ -128,6 +123,13 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         """Return the spec in types that JSON has."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what identifies the run, in types that JSON has: no folders, and no logging."""
+        elsewhere = (*PATHS, "overrides", "logging", "srun", "tensorboard")
+        content = {key: value for key, value in self.to_json().items() if key not in elsewhere}
+        options = {k: v for k, v in self.preparation.options.items() if k != "raw"}
+        return content | {"preparation": {**content["preparation"], "options": options}}
 
     @classmethod
     def read(cls, folder: Path) -> RunSpec:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 from norm_lab.config.spec import RUN_FILE, RunSpec, changed_sources
 from norm_lab.engine.failure import RunFailedError, explain, write_failure
@@ -34,11 +35,13 @@ from norm_lab.engine.state import (
     DONE,
     FAILED,
     RUNNING,
-    Stamps,
+    Record,
     Status,
     hold_lock,
+    is_done,
     is_finished,
     is_prepared,
+    prepared_file,
     read_status,
     usual_seconds,
     write_status,
@@ -72,7 +75,7 @@ def execute(
         RunFailedError: a stage failed.
     """
     require_setpriv()
-    make_folder(spec.stages, "--work")
+    make_folder(spec.folder, "--work")
     make_folder(spec.result.parent, "--results")
     display = display or ProgressDisplay(spec.name)
     with hold_lock(spec.folder, "the same run") as lock:
@@ -90,7 +93,6 @@ def execute(
             raise
         finally:
             display.close()
-        spec.failure.unlink(missing_ok=True)  # the run now has a result
 
 
 def write_run(spec: RunSpec) -> None:
@@ -100,19 +102,32 @@ def write_run(spec: RunSpec) -> None:
         CommandError: the folder cannot be written, another process executes the run, or its
             checkpoints are of other settings.
     """
-    make_folder(spec.stages, "--work")
+    make_folder(spec.folder, "--work")
     with hold_lock(spec.folder, "the same run"):
-        if (spec.folder / RUN_FILE).exists() and Stamps(spec.stages).begun("train") is not None:
-            before = RunSpec.read(spec.folder)
-            if training_flags(before.settings) != training_flags(spec.settings):
-                error = other_training(spec, OTHER)
-                write_status(spec.folder, Status(FAILED, reason=str(error)))
-                raise error
+        status = read_status(spec.folder)
+        other = _other_training(spec, status)
+        if other is not None:
+            write_status(spec.folder, replace(status, state=FAILED, stage="", reason=str(other)))
+            raise other
         text = json.dumps(spec.to_json(), indent=2, ensure_ascii=False)
         write_text(spec.folder / RUN_FILE, f"{text}\n")
 
 
-def other_training(spec: RunSpec, of: str) -> CommandError:
+def _other_training(spec: RunSpec, status: Status) -> CommandError | None:
+    """Return the error of a run whose folder has the checkpoints of another training, or None."""
+    if (spec.folder / "stages").is_dir():
+        return of_other_training(spec, "an earlier version of norm_lab")
+    if "train" not in status.stages:
+        return None
+    before = RunSpec.read(spec.folder)
+    changed = changed_sources(before.sources, spec.sources)
+    if changed:
+        return of_other_training(spec, f"another version of {', '.join(changed)}")
+    same = training_flags(before.settings) == training_flags(spec.settings)
+    return None if same else of_other_training(spec, OTHER)
+
+
+def of_other_training(spec: RunSpec, of: str) -> CommandError:
     """Return the error of a run whose folder has the checkpoints of another training."""
     return CommandError(
         f"{spec.checkpoints} is of {of}; remove {spec.folder}, or choose another --work"
@@ -132,12 +147,13 @@ class Execution:
     ) -> None:
         self.spec, self.display = spec, display
         self.environment, self.lock, self.retry = environment, lock, retry
-        self.stamps = Stamps(spec.stages)
+        status = read_status(spec.folder)
+        self.records = dict(status.stages)
         self.stages = run_stages(spec)
         self.started = time.monotonic()
         self.status_written = float("-inf")
         self.after: float | None = None  # the usual duration of the later stages, in seconds
-        self.text = read_status(spec.folder).text  # the progress of the run
+        self.text = status.text  # the progress of the run
 
     def run(self) -> None:
         """Run all stages in order; after one that is not finished, all later ones run again."""
@@ -147,10 +163,14 @@ class Execution:
         missing = list(dropwhile(self.is_done, self.stages))
         if train in missing:
             self.check_begun(train, device)
-            self.stamps.write("train.device", device)
-            self.stamps.write("train.sources", json.dumps(self.spec.sources))
         for stage in missing:
-            self.stamps.begin(stage.name, stage.key, stage.later)
+            begun = self.records.get(stage.name)
+            memory = begun.memory if begun is not None and begun.key == stage.key else 0
+            for name in (stage.name, *stage.later):
+                self.records.pop(name, None)
+            self.records[stage.name] = Record(stage.key, memory=memory)
+        if train in missing:
+            self.change("train", device=device)
         begin = time.monotonic()
         if train in missing:
             self.train(train)
@@ -170,12 +190,16 @@ class Execution:
         self.begin(PREPARE, Meter())
         self.command(PREPARE, data_command(self.spec), Meter())
         self.display.end(PREPARE, time.monotonic() - begin)
-        stamps = Stamps(self.spec.data.parent)
-        stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
+        write_text(prepared_file(self.spec), f"{data_key(self.spec)}\n")
+
+    def change(self, stage: str, **values: Any) -> None:
+        """Change the record of a stage; it is written with the next status."""
+        self.records[stage] = replace(self.records[stage], **values)
 
     def is_done(self, stage: Stage) -> bool:
         """Return whether a stage is finished with its command and inputs, and has its product."""
-        if self.stamps.read(stage.name) != stage.key:
+        record = self.records.get(stage.name)
+        if record is None or not record.done or record.key != stage.key:
             return False
         has_product = has_content(stage.product)
         but = "" if has_product else f", but {stage.product} is missing"
@@ -191,20 +215,18 @@ class Execution:
         """
         if device == "cpu":
             check_precision_on_cpu(self.spec.settings["common"])
-        begun = self.stamps.begun("train")
-        version = None
-        if begun is not None and begun != train.key:
-            before = json.loads(self.stamps.read("train.sources") or "null")
-            now = self.spec.sources
-            changed = [] if before is None else changed_sources(before, now)
-            version = f"another version of {', '.join(changed)}" if changed else OTHER
-        elif begun is not None and self.stamps.read("train.device") not in (None, device):
-            version = f"a training on another device than the {device}"
-        if version is not None:
-            raise other_training(self.spec, version)
-        reason = self.stamps.diverged("train", train.key)
-        if reason is not None and not self.retry:
-            raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)
+        begun = self.records.get("train")
+        if begun is None:
+            return
+        if begun.key != train.key:
+            raise of_other_training(self.spec, OTHER)
+        if begun.device != device:
+            raise of_other_training(
+                self.spec, f"a training on the {begun.device}, not the {device}"
+            )
+        if begun.diverged and not self.retry:
+            log = self.spec.log_of("train")
+            raise RunFailedError("train", begun.diverged, log, state=DIVERGED)
 
     def train(self, stage: Stage) -> None:
         """Train; the process that averages the checkpoints checks them later."""
@@ -216,7 +238,7 @@ class Execution:
         launch = SRUN if self.spec.srun else ()
         memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
         if memory and not self.spec.srun:  # with srun it would be the memory of srun itself
-            self.stamps.measured("train", memory)
+            self.change("train", memory=max(memory, self.records["train"].memory))
         if not has_content(stage.product):
             hint = "; does torch see the GPUs in srun?" if self.spec.srun else ""
             log = self.spec.log_of("train")
@@ -229,7 +251,6 @@ class Execution:
         Args:
             begin: when the first of ``stages`` began.
         """
-        steps = [self.step(stage) for stage in stages]
         names = {stage.name: stage for stage in stages}
         current, meter = stages[0], Meter()
 
@@ -243,34 +264,23 @@ class Execution:
                     self.begin(name, meter)
             elif event == "end":
                 seconds = time.monotonic() - begin
-                self.stamps.finish(name, seconds)
+                self.change(name, done=True, seconds=round(seconds, 1))
+                self.write(Status(RUNNING, name))
                 self.display.end(name, seconds)
             elif event == "item":
                 meter.read(line)
                 self.progress(current.name, meter)
 
         starts = {stage.name: _size(self.spec.log_of(stage.name)) for stage in stages}
-        command = (*PYTHON, *PLUGIN, "stages", json.dumps(steps))
+        self.spec.log_of("train").parent.mkdir(exist_ok=True)
+        self.write(Status(RUNNING, current.name))  # with the peak memory, which the result has
+        command = (*PYTHON, *PLUGIN, "finish", str(self.spec.folder), *names)
         try:
             self.start(command, self.spec.log_of(current.name), read, tee=False)
         except CommandFailedError as failed:
             log = self.spec.log_of(current.name)
             failed.tail = last_lines(log, starts[current.name])
             raise explain(current.name, failed, log) from failed
-
-    def step(self, stage: Stage) -> dict[str, object]:
-        """Return a stage as an argument of the command ``stages``, see :func:`main`."""
-        log = self.spec.log_of(stage.name)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        item = find_metric(self.spec.metric).item
-        return {
-            "name": stage.name,
-            "log": str(log),
-            "command": None if stage.name == "train" else stage.command,
-            "output": None if stage.output is None else str(stage.output),
-            "item": item[0] if item and stage.output else None,
-            "check": stage.check,
-        }
 
     def command(self, stage: str, command: Sequence[str], meter: Meter) -> int:
         """Run a command to its end; return its peak memory."""
@@ -304,11 +314,10 @@ class Execution:
     def begin(self, stage: str, meter: Meter) -> None:
         """Show that a stage begins."""
         self.display.begin(stage)
-        self.status_written = float("-inf")
         names = [each.name for each in self.stages]
         later = names[names.index(stage) + 1 :] if stage in names else None
         self.after = None if later is None else usual_seconds(self.spec, later)
-        self.report(stage, meter)
+        self.report(stage, meter, now=True)
 
     def progress(self, stage: str, meter: Meter) -> None:
         """Show the progress of a stage."""
@@ -316,9 +325,9 @@ class Execution:
         self.display.update(meter, self.after)
         self.report(stage, meter)
 
-    def report(self, stage: str, meter: Meter) -> None:
-        """Write the status, at most every ``STATUS_INTERVAL`` seconds."""
-        if time.monotonic() - self.status_written < STATUS_INTERVAL:
+    def report(self, stage: str, meter: Meter, now: bool = False) -> None:
+        """Write the status, at most every ``STATUS_INTERVAL`` seconds unless ``now``."""
+        if not now and time.monotonic() - self.status_written < STATUS_INTERVAL:
             return
         self.status_written = time.monotonic()
         share, left = self.display.share(), self.display.left(self.after)
@@ -331,7 +340,7 @@ class Execution:
             self.write(Status(FAILED, reason=str(error)))
             return
         if error.state == DIVERGED:
-            self.stamps.write("train.diverged", f"{self.stamps.begun('train')}\n{error.reason}")
+            self.change("train", diverged=error.reason)
         log = str(error.log)
         status = Status(error.state, error.stage, text=self.text, reason=error.reason, log=log)
         self.write(status)
@@ -339,9 +348,9 @@ class Execution:
             write_failure(self.spec, status)
 
     def write(self, status: Status) -> None:
-        """Write the status, with the seconds since the start."""
+        """Write the status, with the seconds since the start and the records of the stages."""
         seconds = round(time.monotonic() - self.started, 1)
-        write_status(self.spec.folder, replace(status, seconds=seconds))
+        write_status(self.spec.folder, replace(status, seconds=seconds, stages=self.records))
 
     def meter(self, stage: Stage) -> Meter:
         """Return the meter of a stage after the training."""
@@ -373,7 +382,6 @@ def remove_leftovers(spec: RunSpec) -> None:
     """Remove temporary files of a killed execution of the same run."""
     for path in (
         *spec.folder.glob("*.tmp"),
-        *spec.stages.glob("*.tmp"),
         *spec.result.parent.glob(f"{spec.result.stem}.*.tmp"),
     ):
         path.unlink()
@@ -385,9 +393,11 @@ def print_commands(spec: RunSpec) -> None:
     print(shlex.join(["mkdir", "-p", str(spec.folder)]))
     if not is_prepared(spec):
         print(f"# {spec.name}: {PREPARE}\n{shlex.join(data_command(spec))}")
-    stamps = Stamps(spec.stages)
+    text = shlex.quote(json.dumps(spec.to_json()))
+    print(f"echo {text} >{shlex.quote(str(spec.folder / RUN_FILE))}")
+    records = read_status(spec.folder).stages
     for stage in run_stages(spec):
-        if stamps.read(stage.name) == stage.key and has_content(stage.product):
+        if is_done(stage, records):
             print(f"# {spec.name}: {stage.name} was done before")
             continue
         launch = SRUN if spec.srun and stage.name == "train" else ()

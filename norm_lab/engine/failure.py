@@ -18,7 +18,7 @@ from norm_lab.engine.state import (
 )
 from norm_lab.engine.training_log import curves_of_log
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import write_text
+from norm_plugin.io.files import read_json, write_text
 
 # raised by torch, by fairseq and its loss scaler, and by norm_plugin.models.divergence
 NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<reason>.+)")
@@ -66,12 +66,23 @@ def divergence(lines: Sequence[str]) -> str | None:
     return None
 
 
+def has_result(spec: RunSpec) -> bool:
+    """Return whether the file of the result has scores, and not the record of a failure."""
+    return spec.result.exists() and "scores" in read_json(spec.result)
+
+
 def write_failure(spec: RunSpec, status: Status) -> None:
-    """Record a run without a result: its settings, status and losses so far."""
+    """Record a run without a result in the place of the result: its status and losses so far.
+
+    A result of an earlier execution stays.
+    """
+    if has_result(spec):
+        return
     log = spec.log_of("train")
     # the key of the failure itself: a diverged training is not repeated, but recorded again
     ended = Path(status.log).stat().st_mtime if Path(status.log).is_file() else time.time()
     record = {
+        "run": spec.identity(),
         "experiment": spec.experiment,
         "norm": f"{spec.label}{spec.folded_suffix}",
         "seed": spec.seed,
@@ -83,6 +94,5 @@ def write_failure(spec: RunSpec, status: Status) -> None:
         "date": utc_date(ended),
         "curves": curves_of_log(log) if log.exists() else None,
     }
-    spec.failure.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
-    write_text(spec.failure, f"{text}\n")
+    write_text(spec.result, f"{text}\n")

@@ -29,11 +29,13 @@ from norm_lab.config.compose import compose_runs
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import read_yaml
+from norm_lab.engine.failure import has_result
 from norm_lab.engine.jobs import start_job, written
 from norm_lab.engine.stages import data_command, data_key
-from norm_lab.engine.state import Stamps, read_status
+from norm_lab.engine.state import prepared_file, read_status
 from norm_lab.paths import CONFIGS, ROOT
 from norm_plugin.io.command_line import CommandError, at_least
+from norm_plugin.io.files import write_text
 
 QUEUE = CONFIGS / "queue" / "gpu.yaml"
 TIMED = 20.0  # seconds
@@ -115,7 +117,7 @@ class Running:
         for spec, process in list(self.jobs):
             if process.poll() is not None:
                 self.jobs.remove((spec, process))
-                done = spec.result.exists()
+                done = has_result(spec)
                 self.say(f"{spec.name}: {'done' if done else 'failed, see its logs'}")
         now = self.clock()
         lefts = [self.progress[spec.name].seconds_left(now) for spec, _ in self.jobs]
@@ -155,12 +157,12 @@ def prepare(units: Sequence[Unit], request: Request, quick: bool) -> None:
             options = dict(spec.preparation.options)
             options.pop("raw", None)  # there, the command has no --raw
             there = replace(spec, preparation=replace(spec.preparation, options=options))
-            Stamps(folder.parent).write(f"{folder.name}.prepared", data_key(there))
+            write_text(prepared_file(there), f"{data_key(there)}\n")
 
 
 def run_unit(unit: Unit, specs: Sequence[RunSpec], end: float, say: Callable[[str], None]) -> None:
     """Run the runs of a unit that have no result, until ``end`` of the monotonic clock."""
-    left = [spec for spec in specs if not spec.result.exists()][: unit.jobs]
+    left = [spec for spec in specs if not has_result(spec)][: unit.jobs]
     threads = str(max(len(os.sched_getaffinity(0)) // max(len(left), 1), 1))
     environment = {"OMP_NUM_THREADS": threads}
     running = Running(
@@ -218,7 +220,7 @@ def main(argv: Sequence[str]) -> int:
     say = lines_to(results / "queue.log")
     for unit in units:
         specs = runs_of(unit, request, args.quick, on_cpu=args.quick)
-        if all(spec.result.exists() for spec in specs):
+        if all(has_result(spec) for spec in specs):
             continue
         left = end - time.monotonic()
         if left < MINUTE * unit.minutes:

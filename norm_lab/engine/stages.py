@@ -33,8 +33,6 @@ class Stage:
         command: the arguments of Python; it runs in the root of the checkout.
         product: the file that the stage creates.
         output: the file to which its stdout is written; None: the log.
-        check: the arguments of :func:`norm_lab.engine.stage_process.check_product`, which is
-            called before the stage counts as done.
         later: the stages that depend on it.
     """
 
@@ -43,7 +41,6 @@ class Stage:
     command: tuple[str, ...]
     product: Path
     output: Path | None = None
-    check: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
 
 
@@ -106,7 +103,6 @@ def run_stages(spec: RunSpec) -> list[Stage]:
             key,
             _training(spec),
             spec.checkpoints / "checkpoint_last.pt",
-            check=("training", str(spec.checkpoints), *averaging),
             later=(*(["average"] if metric.checkpoint == AVERAGE else []), *scored),
         )
     ]
@@ -117,7 +113,7 @@ def run_stages(spec: RunSpec) -> list[Stage]:
         stages.append(Stage("average", key, command, spec.evaluated, later=scored))
 
     key = next_key(key, (metric.stage, *flags))
-    log = spec.folder / f"{metric.stage}{spec.folded_suffix}.log"
+    log = spec.evaluation_log
     where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
     data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
     stages.append(
@@ -127,25 +123,12 @@ def run_stages(spec: RunSpec) -> list[Stage]:
             ("-m", *metric.module.split(), *data, *flags),
             log,
             output=log,
-            check=("evaluation", str(log), str(spec.data), spec.metric),
             later=(f"score{spec.folded_suffix}",),
         )
     )
 
-    named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.folded_suffix}"]
-    named += ["--seed", str(spec.seed)]
-    named += ["--differs", json.dumps(spec.arm.changes, sort_keys=True)] if spec.arm.changes else []
-    key = next_key(key, ("score", *named))
-    command = (
-        *(*PLUGIN, "result", *named, "--metric", spec.metric),
-        *(("--sources", json.dumps(spec.sources)) if spec.sources else ()),
-        *("--checkpoint", str(spec.evaluated)),
-        *("--last", str(spec.checkpoints / "checkpoint_last.pt"), *user_dir),
-        *("--log", str(log), "--data", str(spec.data)),
-        *("--train-log", str(spec.log_of("train"))),
-        *("--memory", str(spec.stages / "train.memory")),
-        *("--out", str(spec.results)),
-    )
+    key = next_key(key, ("score", spec.experiment, spec.label, str(spec.seed)))
+    command = (*PLUGIN, "result", str(spec.folder))
     return [*stages, Stage(f"score{spec.folded_suffix}", key, command, spec.result)]
 
 

@@ -1,4 +1,4 @@
-"""The state of a run, as its folder records it: stamps of its stages, its status and its lock.
+"""The state of a run, as its folder records it: ``status.json`` and a lock.
 
 The process that supervises runs imports this, so it must not import torch or pandas.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.stages import data_key, has_content, run_stages
+from norm_lab.engine.stages import Stage, data_key, has_content, run_stages
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import write_text
 
@@ -30,62 +29,25 @@ def utc_date(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read_stamp(path: Path) -> str | None:
-    """Return the text of a stamp; None if it is missing, or left empty by a power cut."""
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    return None if not text or "\0" in text else text
+@dataclass(frozen=True)
+class Record:
+    """The record of a stage of a run.
 
-
-class Stamps:
-    """The stamps of a run: small files that record its stages.
-
-    - ``NAME``: the stage is finished; the text is its key.
-    - ``NAME.started``: the stage was started; the text is its key.
-    - ``NAME.diverged``: the stage diverged and is not tried again: its key and the reason.
-    - ``NAME.sources``: the digests of the user's files that the stage depends on.
-    - ``NAME.seconds``: its duration.
-    - ``NAME.memory``: its peak memory in bytes, the maximum over all attempts.
+    Attributes:
+        key: the key with which the stage was started.
+        done: whether it is finished.
+        seconds: its duration.
+        memory: the peak memory of its commands in bytes, the maximum over all attempts; 0: unknown.
+        device: where the training is: cpu or gpu.
+        diverged: why the training diverged; it is not tried again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a stamp; None if it is missing."""
-        return read_stamp(self.folder / name)
-
-    def write(self, name: str, text: str) -> None:
-        """Write a stamp atomically."""
-        write_text(self.folder / name, f"{text}\n")
-
-    def begun(self, name: str) -> str | None:
-        """Return the key with which a stage was finished or started; None if it never was."""
-        return self.read(name) or self.read(f"{name}.started")
-
-    def begin(self, name: str, key: str, later: Iterable[str]) -> None:
-        """Record that a stage starts; it and the ``later`` ones are no longer finished."""
-        for each in (name, *later, f"{name}.diverged"):
-            (self.folder / each).unlink(missing_ok=True)
-        if self.read(f"{name}.started") != key:
-            (self.folder / f"{name}.memory").unlink(missing_ok=True)
-        self.write(f"{name}.started", key)
-
-    def finish(self, name: str, seconds: float) -> None:
-        """Record that a started stage is finished."""
-        self.write(f"{name}.seconds", f"{seconds:.0f}")
-        os.replace(self.folder / f"{name}.started", self.folder / name)
-
-    def measured(self, name: str, memory: int) -> None:
-        """Record the peak memory of a command of the stage, in bytes."""
-        self.write(f"{name}.memory", str(max(memory, int(self.read(f"{name}.memory") or 0))))
-
-    def diverged(self, name: str, key: str) -> str | None:
-        """Return why a stage with this key diverged; None if it did not."""
-        stored_key, _, reason = (self.read(f"{name}.diverged") or "").partition("\n")
-        return reason if reason and stored_key == key else None
+    key: str
+    done: bool = False
+    seconds: float = 0.0
+    memory: int = 0
+    device: str = ""
+    diverged: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +65,7 @@ class Status:
         log: the file with the output of the stage.
         seconds: the time since the run was last started.
         updated: when this was written, as a Unix time.
+        stages: the record of each stage that was started, by its name.
     """
 
     state: str
@@ -114,6 +77,7 @@ class Status:
     log: str = ""
     seconds: float = 0.0
     updated: float = 0.0
+    stages: Mapping[str, Record] = field(default_factory=dict)
 
 
 def write_status(run: Path, status: Status) -> None:
@@ -128,26 +92,42 @@ def read_status(run: Path) -> Status:
     A file that a power cut left empty or damaged counts as missing.
     """
     try:
-        status = Status(**json.loads((run / STATUS_FILE).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):  # not JSON, or not a Status
+        content = json.loads((run / STATUS_FILE).read_text(encoding="utf-8"))
+        stages = {name: Record(**record) for name, record in content.pop("stages").items()}
+        status = Status(**content, stages=stages)
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # no Status
         return Status(WAITING)
     if status.state == RUNNING and not is_locked(run):
         return replace(status, state=STOPPED, left=None)
     return status
 
 
+def prepared_file(spec: RunSpec) -> Path:
+    """Return the file beside the prepared data with the key of the preparation that is finished."""
+    return spec.data.with_name(f"{spec.data.name}.prepared")
+
+
 def is_prepared(spec: RunSpec) -> bool:
     """Return whether the data exists and was prepared by the command of this run."""
-    stamp = read_stamp(spec.data.with_name(f"{spec.data.name}.prepared"))
-    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is created atomically
+    path = prepared_file(spec)
+    key = path.read_bytes() if path.is_file() else b""  # a power cut may leave any bytes
+    return (spec.data / "bin").is_dir() and key == f"{data_key(spec)}\n".encode()
 
 
 def is_finished(spec: RunSpec) -> bool:
     """Return whether every stage is finished with these settings and this data."""
-    stamps = Stamps(spec.stages)
-    return all(
-        stamps.read(stage.name) == stage.key and has_content(stage.product)
-        for stage in run_stages(spec)
+    records = read_status(spec.folder).stages
+    return all(is_done(stage, records) for stage in run_stages(spec))
+
+
+def is_done(stage: Stage, records: Mapping[str, Record]) -> bool:
+    """Return whether a stage is finished with its command and inputs, and has its product."""
+    record = records.get(stage.name)
+    return (
+        record is not None
+        and record.done
+        and record.key == stage.key
+        and has_content(stage.product)
     )
 
 
@@ -159,19 +139,20 @@ def state_of(spec: RunSpec) -> Status:
     if is_finished(spec):
         return Status(DONE, seconds=status.seconds)
     train = run_stages(spec)[0]
-    reason = Stamps(spec.stages).diverged(train.name, train.key)
-    if reason is not None:
-        return replace(status, state=DIVERGED, reason=reason)
+    record = status.stages.get(train.name)
+    if record is not None and record.diverged and record.key == train.key:
+        return replace(status, state=DIVERGED, reason=record.diverged)
     # the stored status is for other settings or data
     return Status(WAITING) if status.state in (DONE, DIVERGED) else status
 
 
 def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
     """Return the sum of the stages' mean durations in the experiment; None if unknown."""
+    runs = [read_status(path.parent).stages for path in spec.folder.parent.glob(f"*/{STATUS_FILE}")]
     total = 0.0
     for stage in stages:
-        stamps = map(read_stamp, spec.folder.parent.glob(f"*/stages/{stage}.seconds"))
-        times = [float(text) for text in stamps if text is not None]
+        times = [records[stage].seconds for records in runs if stage in records]
+        times = [seconds for seconds in times if seconds > 0]
         if not times:
             return None
         total += sum(times) / len(times)

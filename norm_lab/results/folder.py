@@ -1,7 +1,7 @@
 """Read a folder of results once; ``table.py`` makes tables of it.
 
 A finished run has ``<experiment>/<norm>-seed<N>.json``, see ``result.py``; a run that failed or
-diverged has ``<experiment>/failed/<norm>-seed<N>.json``. ``norm-plugin publish`` stores such a
+diverged has its failure there. ``norm-plugin publish`` stores such a
 folder as a few files, see ``publishing.py``:
 
     runs.csv          one row per run: every value in which the runs differ
@@ -177,14 +177,16 @@ class Folder:
 def read_folder(folder: Path) -> Folder:
     """Read a folder of results, even while runs write to it or it is being published.
 
-    A finished run writes its result before it removes the record of its failure, and ``publish``
-    writes its tables before it removes files. Therefore, what is removed first is read first.
+    ``publish`` writes its tables before it removes files. Therefore, files are read first.
     """
     digests: dict[Path, str] = {}
-    failures = list(_json_files(folder / "failed", digests))
-    for path, record in failures:
-        _check_failure(record, path)
-    results = [check_result(content, path) for path, content in _json_files(folder, digests)]
+    results, failures = [], []
+    for path, content in _json_files(folder, digests):
+        if isinstance(content, dict) and "state" in content:
+            _check_failure(content, path)
+            failures.append(content)
+        else:
+            results.append(check_result(content, path))
     while True:
         version = _version(folder / SHARED)
         shared = {} if version is None else read_json(folder / SHARED)
@@ -202,7 +204,7 @@ def read_folder(folder: Path) -> Folder:
     return Folder(
         path=folder,
         results=sorted(results, key=lambda result: (result["norm"], result["seed"])),
-        failures=[record for _, record in failures],
+        failures=failures,
         published=rows,
         published_failures=failed,
         published_curves=_read_curves(curves) if curves.is_file() else None,

@@ -38,8 +38,8 @@ def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
     fairseq stores all flags of a command line under ``model``. Those that another section has with
     the same value are omitted from it.
     """
-    plain = _plain(cfg).items()
-    sections = {name: values if isinstance(values, dict) else {} for name, values in plain}
+    content = plain(cfg).items()
+    sections = {name: values if isinstance(values, dict) else {} for name, values in content}
     elsewhere: dict[str, list[Any]] = {}
     for name, section in sections.items():
         elsewhere.setdefault(name, []).append(section.get("_name"))
@@ -54,18 +54,19 @@ def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {name: sections.get(name, {}) for name in SECTIONS} | {"model": model}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value in types that JSON has, without paths."""
     import torch
 
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if isinstance(value, Mapping):
         items = {str(key): item for key, item in value.items() if not _is_path(key, item)}
-        return {key: _plain(item) for key, item in sorted(items.items())}
+        return {key: plain(item) for key, item in sorted(items.items())}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value if not _is_path("", item)]
+        return [plain(item) for item in value if not _is_path("", item)]
     if isinstance(value, enum.Enum):
-        return _plain(value.value)
+        return plain(value.value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -14,16 +14,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.spec import result_name
-from norm_lab.engine.state import read_stamp, utc_date
+from norm_lab.config.spec import RunSpec, result_name
+from norm_lab.engine.state import read_status, utc_date
 from norm_lab.engine.training_log import curves_of_log
-from norm_lab.metrics import METRICS, find_metric, score_lines
+from norm_lab.metrics import find_metric, score_lines
 from norm_lab.results.artifacts import write_artifacts
-from norm_lab.results.provenance import git_state, machine, plain_settings, versions
+from norm_lab.results.provenance import git_state, machine, plain, plain_settings, versions
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
 
 SCHEMA = 3
+SPLIT = "test"
 Result = dict[str, Any]
 
 
@@ -52,21 +53,25 @@ def result_command(argv: Sequence[str]) -> int:
     from norm_plugin.io.user_dirs import import_user_dir
     from norm_plugin.models.plan import RECORDS
 
-    args = _result_parser(RECORDS).parse_args(argv)
-    import_user_dir(args.user_dir)
-    decoded = load_checkpoint(args.checkpoint)
-    result, metric = collect_result(args, decoded), find_metric(args.metric)
-    path = result_path(result, args.out)
-    record = args.last.with_name(RECORDS) if args.record is None else args.record
-    has_record = args.record is not None or record.exists()
-    translations = metric.item_outputs(args.log, args.data)
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin result",
+        description="Write the result of the finished run in a folder, as its run.json says.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="as work/runs/toy/none-seed1")
+    spec = RunSpec.read(parser.parse_args(argv).folder)
+    import_user_dir(spec.user_dir)
+    evaluated = load_checkpoint(spec.evaluated)
+    result = collect_result(spec, evaluated)
+    metric, training = find_metric(spec.metric), result["training"]
+    record = spec.checkpoints / RECORDS
+    outputs = metric.item_outputs(spec.evaluation_log, spec.data)
+    path = result_path(result, spec.results)
     # the artifacts first, so that a result always has all of them
-    spectra = spectra_of(decoded, args.checkpoint)
-    entries = write_artifacts(path, translations, record if has_record else None, spectra)
-    write_result({**result, "kept": entries}, args.out)
-    training = result["training"]
+    spectra = spectra_of(evaluated, spec.evaluated)
+    kept = write_artifacts(path, outputs, record if record.exists() else None, spectra)
+    write_result({**result, "kept": kept}, spec.results)
     print(
-        f"{args.experiment} {args.norm} seed {args.seed} ({args.split})",
+        spec.name,
         *score_lines(result["scores"], metric.digits),
         f"  model      {result['model']['parameters']:,} parameters",
         f"  training   {training['updates']} updates in {training['seconds']} s, "
@@ -77,95 +82,45 @@ def result_command(argv: Sequence[str]) -> int:
     return 0
 
 
-def _result_parser(records: str) -> argparse.ArgumentParser:
-    from norm_plugin.io.user_dirs import add_user_dir
-
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin result",
-        description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
-    )
-    parser.add_argument("--experiment", required=True, help="name of the experiment")
-    parser.add_argument("--norm", required=True, help="the label of the run")
-    parser.add_argument("--seed", type=int, required=True)
-    for flag, text in (
-        ("--differs", "the settings that differ from the experiment's"),
-        ("--sources", "the digests of the files of the user dir that the training depends on"),
-    ):
-        parser.add_argument(flag, type=json.loads, default={}, metavar="JSON", help=text)
-    parser.add_argument(
-        "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--log",
-        "--generate-log",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the output of the evaluation: for BLEU, of fairseq-generate --remove-bpe",
-    )
-    for flag, required, text in (
-        ("--checkpoint", True, "the checkpoint that was evaluated: for BLEU, the average"),
-        ("--last", True, "the run's last checkpoint, for settings, time and speed"),
-        ("--train-log", False, "the output of fairseq-train, for the losses over training"),
-        ("--memory", False, "a file with the peak memory of the training in bytes; may be missing"),
-        ("--record", False, f"the file of --norm-record (default: {records} beside --last)"),
-    ):
-        parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="the prepared corpus, with manifest.json and bin/",
-    )
-    parser.add_argument("--split", default="test", help="default: %(default)s")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("work") / "results",  # not results/, which is published and tracked by git
-        metavar="DIR",
-        help="default: %(default)s",
-    )
-    add_user_dir(parser)
-    return parser
-
-
-def collect_result(args: argparse.Namespace, decoded: dict[str, Any]) -> Result:
+def collect_result(spec: RunSpec, evaluated: dict[str, Any]) -> Result:
     """Return the result of a finished run, from its files; CommandError if they disagree.
 
-    ``decoded``: the content of ``args.checkpoint``.
+    ``evaluated``: the content of the checkpoint that was evaluated.
     """
-    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
+    from norm_plugin.checkpoints.files import LAST, load_checkpoint  # imports torch
 
-    manifest = read_json(args.data / "manifest.json")
-    last = load_checkpoint(args.last)
+    manifest = read_json(spec.data / "manifest.json")
+    path = spec.checkpoints / LAST
+    last = load_checkpoint(path)
     cfg = last.get("cfg") or {}
     common = cfg.get("common") or {}
-    if common.get("seed") not in (None, args.seed):
+    if common.get("seed") not in (None, spec.seed):
         raise CommandError(
-            f"--seed is {args.seed}, but {args.last} was trained with seed {common['seed']}"
+            f"the seed of the run is {spec.seed}, but {path} was trained with seed {common['seed']}"
         )
-    memory = None if args.memory is None else read_stamp(args.memory)
-    model = describe_model(args.checkpoint, args.data / "bin", decoded)
+    train = read_status(spec.folder).stages.get("train")
+    model = describe_model(spec.evaluated, spec.data / "bin", evaluated)
+    log = spec.log_of("train")
     return {
         "schema": SCHEMA,
-        "experiment": args.experiment,
-        "norm": args.norm,
-        "differs": args.differs,
-        "sources": args.sources,
-        "seed": args.seed,
+        "run": plain(spec.identity()),
+        "experiment": spec.experiment,
+        "norm": f"{spec.label}{spec.folded_suffix}",
+        "differs": spec.arm.changes,
+        "sources": spec.sources,
+        "seed": spec.seed,
         "sites": model.pop("sites"),
-        "metric": args.metric,
-        "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
-        "split": args.split,
+        "metric": spec.metric,
+        "scores": find_metric(spec.metric).scores(spec.evaluation_log, spec.data, SPLIT),
+        "split": SPLIT,
         "model": model,
         "training": {
             **describe_training(last),
-            "peak_memory": None if memory is None else int(memory),
+            "peak_memory": None if train is None else train.memory or None,
         },
-        "curves": None if args.train_log is None else curves_of_log(args.train_log),
-        "averaged_from": decoded.get("averaged_from"),
-        "running_stats": decoded.get("running_stats"),
+        "curves": curves_of_log(log) if log.exists() else None,
+        "averaged_from": evaluated.get("averaged_from"),
+        "running_stats": evaluated.get("running_stats"),
         "settings": plain_settings(cfg),
         "data": {
             "corpus": manifest.get("corpus"),

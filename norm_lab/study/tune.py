@@ -33,6 +33,7 @@ from norm_lab.config.compose import compose_runs
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path
+from norm_lab.engine.failure import has_result
 from norm_lab.engine.grid import run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 from norm_lab.paths import ROOT
@@ -205,7 +206,7 @@ def read_trials(
 
     The outcome is infinite for a run that diverged.
     """
-    folders = {spec.result.parent for spec in specs if spec.result.exists()}
+    folders = {spec.result.parent for spec in specs if has_result(spec)}
     losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
     rows = []
     for spec, (arm, point, seed) in zip(specs, points, strict=True):

@@ -7,12 +7,17 @@ to write.
 from __future__ import annotations
 
 import io
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import fairseq_cli.generate
 import fairseq_cli.train
 
+from fake_runs import spec_of
+from norm_lab.config.spec import RunSpec
+from norm_lab.engine.execution import write_run
 from norm_lab.results.result import result_command
 from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.models import NormTransformerModel
@@ -42,9 +47,14 @@ def repair_it(monkeypatch, made):
 
 
 def result_of_it(monkeypatch, made):
-    files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
-    files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
-    result_command(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
+    spec = replace(
+        spec_of("toy", "seed=3", "--work", made.output.with_name("work")), data=made.data
+    )
+    write_run(spec)
+    monkeypatch.setattr(RunSpec, "checkpoints", made.path.parent)
+    monkeypatch.setattr(RunSpec, "evaluated", made.path)
+    shutil.copy(SCORED / "generate.txt", spec.evaluation_log)
+    result_command([str(spec.folder)])
 
 
 def hub(monkeypatch, made):

@@ -125,33 +125,38 @@ def generate(argv):
     point()
 
 
-def valid_loss(norm, argv):
+def valid_loss(norm, run):
     """Least at the learning rate of $FAKE_BEST_LR, by the arm's name without its own rate."""
     best = json.loads(os.environ.get("FAKE_BEST_LR", "{}"))
     if not best:
         return 1.0
-    rate = json.loads(value(argv, "--differs")).get("optimization.lr", [0.005])[0]
+    rate = run["arm"]["changes"].get("optimization.lr", [0.005])[0]
     arm = re.sub("-lr-[0-9.]+|-folded", "", norm)
     return 1 + abs(math.log2(rate / best[arm]))
 
 
 def results(argv):
-    norm, seed = value(argv, "--norm"), int(value(argv, "--seed"))
-    folder = Path(value(argv, "--out"), value(argv, "--experiment"))
+    of_run = Path(argv[0])
+    run = json.loads((of_run / "run.json").read_text())
+    folded = "-folded" if run["fold"] else ""
+    norm, seed = f"{of_run.name.rpartition('-seed')[0]}{folded}", run["seed"]
+    folder = Path(run["results"], run["experiment"])
     score = {
         "score": 35.0 + seed,
-        "label": f"sacrebleu of {digest(Path(value(argv, '--log')).read_text())}",
+        "label": f"sacrebleu of {digest((of_run / f'generate{folded}.log').read_text())}",
         "signature": "nrefs:1|case:mixed",
     }
     result = {
         "schema": 3,
-        "experiment": value(argv, "--experiment"),
+        "experiment": run["experiment"],
+        "differs": run["arm"]["changes"],
+        "sources": run["sources"],
         "norm": norm,
         "seed": seed,
-        "metric": value(argv, "--metric"),
+        "metric": run["metric"],
     }
     result["scores"] = {"sacrebleu": score, "tokenized": score}
-    result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, argv)}]}
+    result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, run)}]}
     write(folder / f"{norm}-seed{seed}.json", json.dumps(result))
 
 

@@ -28,14 +28,14 @@ import norm_plugin.models  # noqa: F401  so that no forked process has to
 from norm_lab import paths
 from norm_lab.config import compose, configuration, options
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine import stage_process
+from norm_lab.engine import finish
 from norm_lab.paths import ROOT
 from norm_plugin.cli import main
 from norm_plugin.io.command_line import run_command
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
-NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
+NOT_COMPARED = (".lock", ".new")
 REMEMBERED = tempfile.TemporaryDirectory()
 """The results of :func:`remembered` functions in this process and those forked from it."""
 
@@ -73,8 +73,8 @@ compose.check_training = remembered(compose.check_training)
 def fake_command(argv: Sequence[str]) -> int:
     """A command of norm_lab in this process, from now on with fake commands."""
     paths.PYTHON[:] = PYTHON
-    stage_process.run_in_process = lambda command: fake_python.main(list(command))
-    stage_process.check_product = lambda *_: None  # tested by itself
+    finish.run_in_process = lambda command: fake_python.main(list(command))
+    finish.check_product = lambda *_: None  # tested by itself
     replace, fsync = os.replace, os.fsync
     synced = set()
 

@@ -61,7 +61,7 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
 
 
 def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", **more: Any) -> None:
-    """The record of a run without a result, as the experiments write it into ``failed/``."""
+    """The record of a run without a result, in the place of one."""
     record = {
         "experiment": folder.name,
         "norm": norm,
@@ -73,8 +73,7 @@ def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", *
         "progress": "40 of 60 updates",
         **more,
     }
-    path = folder / "failed" / f"{norm}-seed{seed}.json"
-    path.parent.mkdir(exist_ok=True)
+    path = folder / f"{norm}-seed{seed}.json"
     path.write_text(json.dumps(record), encoding="utf-8")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
 
 from norm_lab import commands
-from norm_lab.engine import composed, grid
+from norm_lab.config import compose
+from norm_lab.engine import grid
 from norm_lab.report import page
 from norm_lab.study import tune
 
@@ -22,21 +22,20 @@ def steps(tmp_path, monkeypatch):
     steps.study.write_text(STUDY)
 
     def fake_tune(request):
-        json.dumps(request.to_json())  # the process that composes gets it so
         steps.calls.append(("tune", request.results))
         if not (steps.status["tune"] or request.dry_run):
             steps.study.with_suffix(".tuned.json").touch()
         return steps.status["tune"]
 
-    def fake_sweep(request, composed):
+    def fake_sweep(request, specs):
         steps.calls.append(("sweep", request.results))
         return steps.status["sweep"]
 
     result = tmp_path / "work/studies/mine/toy/layernorm-seed1.json"
     runs = [SimpleNamespace(result=result)]
     monkeypatch.setattr(tune, "tune_study", fake_tune)
-    monkeypatch.setattr(tune, "compose_tuned", lambda request: SimpleNamespace(runs=runs))
-    monkeypatch.setattr(composed, "compose", lambda request: SimpleNamespace(runs=runs))
+    monkeypatch.setattr(tune, "compose_tuned", lambda request: runs)
+    monkeypatch.setattr(compose, "compose_runs", lambda request: runs)
     monkeypatch.setattr(grid, "run_grid", fake_sweep)
     monkeypatch.setattr(page, "main", lambda argv: steps.calls.append(("report", *argv)) or 0)
     return steps

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 
 import pytest
@@ -77,7 +78,6 @@ def test_a_training_without_a_checkpoint_is_not_done(runs):
         assert result.returncode == 1
         assert "error: train failed: it ended without" in result.stderr
         assert "checkpoint_last.pt" in result.stderr
-    assert not list(runs.work.rglob("stages/train"))
     again = runs.run("wmt14")  # and with a GPU it trains
     assert again.returncode == 0, again.stderr
     assert DONE not in again.stdout
@@ -112,7 +112,7 @@ def test_a_rerun_clears_what_a_dead_one_left(runs):
     left = [
         averaged.with_name("averaged.pt.123.tmp"),
         averaged.with_name("generate.log.tmp"),
-        averaged.parent / "stages/train.123.tmp",
+        averaged.with_name("status.json.123.tmp"),
         result.with_name(f"{result.name}.123.tmp"),
     ]
     other = result.with_name("other-seed1.json.123.tmp")  # of a run that may be going on
@@ -128,23 +128,22 @@ def test_what_a_run_writes_is_on_the_disk_before_it_counts(training, runs):
     assert not runs.not_on_disk.exists(), runs.not_on_disk.read_text()
 
 
-@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}"])
+@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}", b'{"stages": 1}'])
 def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
     (tmp_path / "status.json").write_bytes(left)
     assert read_status(tmp_path) == Status(WAITING)
 
 
 @pytest.mark.parametrize("left", [b"\0\0\0\0", b"\xff"])
-def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, runs):
+def test_a_run_whose_status_a_power_cut_has_damaged_goes_on(left, undisturbed, runs):
     _, expected = undisturbed
     runs.run(*RUN, FAKE_TRAINING="fails")
-    for stamp in runs.work.glob("runs/*/*/stages/*"):
-        stamp.write_bytes(left)
+    (status,) = runs.work.glob("runs/*/*/status.json")
+    status.write_bytes(left)
     result = runs.run(*RUN)  # begun
     assert result.returncode == 0, result.stderr
     assert runs.outcome() == expected
-    for stamp in runs.work.glob("runs/*/*/stages/*"):
-        stamp.write_bytes(left)
+    status.write_bytes(left)
     again = runs.run(*RUN)  # finished
     assert again.returncode == 0 and DONE not in again.stdout, again.stderr
     assert runs.outcome() == expected
@@ -154,9 +153,12 @@ def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, 
 def test_a_training_with_other_settings_is_left_alone(begun, runs):
     environment = {"FAKE_TRAINING": "fails"} if begun else {}
     runs.run("toy", **environment)
-    (key,) = runs.work.rglob("stages/train.started" if begun else "stages/train")
-    ours = key.read_text()
-    key.write_text("another key\n")
+    (run,) = runs.work.rglob("run.json")
+    ours = run.read_text()
+    run.write_text(ours.replace('"max_epoch": ', '"max_epoch": 1'))
+    (status,) = runs.work.rglob("status.json")
+    records = status.read_text()
+    status.write_text(records.replace('"key": "', '"key": "other'))
     other = runs.run("toy")
     assert other.returncode == 1
     assert "is of other settings or data; remove" in other.stderr
@@ -164,7 +166,8 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     assert "layernorm, seed 1  failed: " in seen.stdout
     assert "is of other settings or data; remove" in seen.stdout
     assert not [call for call in runs.take_calls()[2:] if "fairseq_cli.train" in call]
-    key.write_text(ours)  # and the first settings still go on, or are done
+    run.write_text(ours)
+    status.write_text(records)  # and the first settings still go on, or are done
     assert runs.run("toy").returncode == 0
     (manifest,) = runs.work.rglob("manifest.json")
     manifest.write_text("other data")
@@ -174,12 +177,25 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
 def test_a_training_does_not_go_on_on_another_device(runs):
     """Its result would name the last one alone."""
     runs.run("wmt14", FAKE_TRAINING="fails")
-    (device,) = runs.work.rglob("train.device")
-    assert device.read_text() == "cpu\n"
-    device.write_text("gpu\n")
+    (status,) = runs.work.rglob("status.json")
+    status.write_text(status.read_text().replace('"device": "cpu"', '"device": "gpu"'))
     refused = runs.run("wmt14")
     assert refused.returncode == 1
-    assert "is of a training on another device than the cpu; remove" in refused.stderr
+    assert "is of a training on the gpu, not the cpu; remove" in refused.stderr
+
+
+def test_the_folder_of_an_earlier_version_is_left_alone(runs):
+    (runs.work / "runs/toy/layernorm-seed1/stages").mkdir(parents=True)
+    refused = runs.run("toy")
+    assert refused.returncode == 1 and "is of an earlier version of norm_lab" in refused.stderr
+
+
+def test_the_largest_peak_memory_of_all_attempts_counts(runs):
+    runs.run("toy", FAKE_TRAINING="fails")
+    (status,) = runs.work.rglob("status.json")
+    status.write_text(re.sub('"memory": [0-9]+', f'"memory": {2**60}', status.read_text()))
+    assert runs.run("toy").returncode == 0
+    assert f'"memory": {2**60}' in status.read_text()
 
 
 def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
@@ -188,7 +204,7 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     *tail, error = result.stderr.splitlines()
     assert tail[-1] == "  | error: the disk is full"
     assert error.startswith("error: train failed: the disk is full; full output: ")
-    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    (record,) = runs.work.glob("results/toy/layernorm-seed1.json")
     failure = json.loads(record.read_text())
     assert (failure["state"], failure["reason"]) == ("failed", "the disk is full")
     assert failure["curves"] == {
@@ -203,7 +219,7 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     assert "error: train failed: killed by SIGKILL" in killed.stderr
     assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
     assert runs.run("toy").returncode == 0
-    assert not record.exists()
+    assert "state" not in json.loads(record.read_text())
 
 
 def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
@@ -219,7 +235,7 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     diverged = runs.run("toy", FAKE_TRAINING="diverges")
     assert diverged.returncode == 1
     assert "train diverged: encoder.layers.0: its input has a NaN" in diverged.stderr
-    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    (record,) = runs.work.glob("results/toy/layernorm-seed1.json")
     failure = json.loads(record.read_text())
     assert failure["state"] == "diverged" and "has a NaN" in failure["reason"]
     assert failure["curves"] == {
@@ -233,7 +249,7 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     assert all("fairseq_cli.train" not in call for call in runs.take_calls())
     assert json.loads(record.read_text()) == failure
     assert runs.run("toy", "--retry").returncode == 0
-    assert not record.exists()
+    assert "state" not in json.loads(record.read_text())
 
 
 def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
@@ -246,7 +262,6 @@ def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
     again = runs.run("toy", FAKE_DATA="fails")
     assert again.returncode == 1 and "error: no corpus" in again.stderr
     assert len(list(runs.work.glob("results/toy/*.json"))) == 1
-    assert list(runs.work.glob("results/toy/failed/*.json")) == []
 
 
 # --- the user's own folders ------------------------------------------------------------------
@@ -278,7 +293,6 @@ def test_relative_folders_count_from_where_the_user_stands(here, runs):
         "fairseq_cli.train",
         "average",
         "fairseq_cli.generate",
-        "result",
     ):
         assert value(of_stage(calls, module), "--user-dir") == str(own)
     (result,) = here.rglob("layernorm-seed1.json")
@@ -370,11 +384,10 @@ def test_a_changed_file_concerns_the_runs_that_use_it(here, runs):
     }
     for argv in rest_on:
         assert runs.run("wmt14", "--user-dir", str(own), *argv.split()).returncode == 0
-    calls = [call for call in runs.take_calls() if "result" in call]
-    stored = [json.loads(value(call, "--sources")) if "--sources" in call else {} for call in calls]
-    assert [set(each) for each in stored] == [
-        {f"{name}/{file}" for file in files} for files in rest_on.values()
-    ]
+    stored = [json.loads(path.read_text())["sources"] for path in runs.work.glob("results/*/*")]
+    assert sorted(map(sorted, stored)) == sorted(
+        sorted(f"{name}/{file}" for file in files) for files in rest_on.values()
+    )
     for changed in ("one.py", "other.py", "helper.py", "place.py"):
         before = (own / changed).read_text()
         (own / changed).write_text(f"{before}# another version\n")

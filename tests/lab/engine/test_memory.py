@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from norm_lab.engine.process import run_process
-from norm_lab.engine.state import Stamps
 from norm_plugin.io.command_line import CommandError
 
 MIB = 2**20
@@ -85,24 +84,3 @@ def test_a_command_keeps_the_memory_that_it_frees_unless_the_user_says_otherwise
     # once at most for the block, and a Python starts with fewer faults than that
     assert page_faults(tmp_path) < 2 * of_a_block
     assert page_faults(tmp_path, GLIBC_TUNABLES="") > BLOCKS / 2 * of_a_block
-
-
-def test_the_largest_attempt_at_the_same_training_counts(tmp_path):
-    stamps = Stamps(tmp_path)
-    for key, memory in (("key", 7), ("key", 9), ("key", 8)):
-        stamps.begin("train", key, ())
-        stamps.measured("train", memory)
-    assert (tmp_path / "train.memory").read_text() == "9\n"
-    stamps.begin("train", "another", ())
-    stamps.measured("train", 5)
-    assert (tmp_path / "train.memory").read_text() == "5\n"
-
-
-def test_a_stage_with_other_settings_starts_without_a_peak_and_without_later_stages(tmp_path):
-    stamps = Stamps(tmp_path)
-    for key, kept in (("a", None), ("a", "5"), ("b", None)):  # the second attempt resumes
-        stamps.begin("train", key, ["score"])
-        assert stamps.read("train.memory") == kept
-        assert stamps.read("score") is None
-        stamps.measured("train", 5)
-        stamps.write("score", "a")

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from norm_lab.engine.failure import explain
+from norm_lab.engine.finish import check_checkpoints, run_in_process
 from norm_lab.engine.process import CommandFailedError
-from norm_lab.engine.stage_process import check_product, run_in_process
 from norm_lab.engine.state import DIVERGED, FAILED
+from norm_lab.metrics import find_metric
 from norm_plugin.io.command_line import CommandError
 
 LOG = """T-0\tein hund
@@ -30,7 +31,7 @@ def checkpoints(tmp_path):
 
 
 def check_training(folder, *averaging):
-    check_product("training", str(folder), *averaging)
+    check_checkpoints(folder, averaging)
 
 
 def test_a_whole_training(checkpoints):
@@ -76,7 +77,7 @@ def data(tmp_path):
 
 def check_translation(data, text):
     (data / "generate.log").write_text(text)
-    check_product("evaluation", str(data / "generate.log"), str(data), "bleu")
+    find_metric("bleu").check_log(data / "generate.log", data)
 
 
 def test_a_translation_of_every_sentence(data):

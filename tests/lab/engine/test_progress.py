@@ -8,7 +8,7 @@ import pytest
 
 from fake_runs import spec_of
 from norm_lab.engine.progress import LinesMeter, Meter, ProgressDisplay, TrainingMeter, duration
-from norm_lab.engine.state import usual_seconds
+from norm_lab.engine.state import DONE, Record, Status, usual_seconds, write_status
 
 HEAD = "2026-01-01 00:00:00 | INFO | "
 
@@ -113,9 +113,9 @@ def test_later_stages_take_as_long_as_in_earlier_runs(tmp_path):
     spec = spec_of("toy", "--work", tmp_path)
     assert usual_seconds(spec, ["average"]) is None
     for run, seconds in (("a", 10), ("b", 20)):
-        file = spec.folder.with_name(run) / "stages" / "average.seconds"
-        file.parent.mkdir(parents=True)
-        file.write_text(f"{seconds}\n")
+        folder = spec.folder.with_name(run)
+        folder.mkdir(parents=True)
+        write_status(folder, Status(DONE, stages={"average": Record("key", True, seconds)}))
     assert usual_seconds(spec, ["average"]) == 15
     assert usual_seconds(spec, ["average", "generate"]) is None
 

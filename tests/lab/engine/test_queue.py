@@ -100,7 +100,7 @@ def test_the_last_run_is_dropped_where_the_runs_would_not_end(unit):
     assert kept.end is None and (first.folder / "checkpoint.pt").exists()
     # alone it is timed anew, is fast enough, and is done
     assert advance(unit, 40, 0.1) and advance(unit, 65, 0.3) and len(unit.said) == 1
-    first.result.write_text("{}")
+    first.result.write_text('{"scores": {}}')
     kept.end = 0
     assert not unit.running.look()
     assert unit.said[1:] == ["first: done"]

@@ -340,6 +340,12 @@ def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
 
 
+def states(runs):
+    """Why runs have no result, by their names; None if they have one."""
+    files = (runs.work / "results/toy").iterdir()
+    return {path.stem: json.loads(path.read_text()).get("state") for path in files}
+
+
 def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     more = ("norm=none", "seed=1,2,3")
     wrong = json.dumps({"2": "diverges", "3": "fails"})
@@ -348,15 +354,14 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert "1 done, 1 failed, 1 diverged of 3" in result.stdout
     assert "none, seed 2  diverged in train: encoder.layers.0: its input has a NaN" in result.stdout
     assert "none, seed 3  failed in train: the disk is full" in result.stdout
-    records = runs.work / "results/toy/failed"
-    assert {path.name for path in records.iterdir()} == {"none-seed2.json", "none-seed3.json"}
+    assert states(runs) == {"none-seed1": None, "none-seed2": "diverged", "none-seed3": "failed"}
 
     runs.take_calls()
     again = sweep(runs, *more)  # what failed is tried again, and what diverged is not
     assert again.returncode == 0, again.stderr  # a divergence is a finding
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["3"]
-    assert {path.name for path in records.iterdir()} == {"none-seed2.json"}
+    assert states(runs) == {"none-seed1": None, "none-seed2": "diverged", "none-seed3": None}
     status = sweep(runs, *more, "--status")
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
 
@@ -365,7 +370,7 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert retried.returncode == 0, retried.stderr
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["2"]
-    assert not list(records.iterdir())
+    assert set(states(runs).values()) == {None}
 
 
 @pytest.mark.parametrize("argv", [("--status",), ("--launcher", "submitit_slurm")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,8 @@ from tiny_run import run_state, write_dictionaries
 from fake_runs import spec_of
 from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_names, find_experiment
-from norm_lab.engine.stage_process import check_product
+from norm_lab.engine.execution import write_run
+from norm_lab.engine.finish import check_checkpoints
 from norm_lab.engine.stages import next_key, run_stages
 from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
 from norm_lab.metrics.accuracy import read_predictions
@@ -54,8 +56,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
     assert predict.key == next_key(train.key, ("predict", "--calibrate", "valid", "--fold-norms"))
     best = str(plan.checkpoints / "checkpoint_best.pt")
-    assert best in predict.command and best in score.command
-    assert score.command[score.command.index("--metric") + 1] == "accuracy"
+    assert best in predict.command
     assert plan.preparation.options["split_seed"] == 7
     assert plan.data.name == "rt_polarity-split7"
 
@@ -88,16 +89,15 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
     argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
     assert generate.key == next_key(average.key, argv)
-    argv = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
-    assert score.key == next_key(generate.key, argv)
+    assert score.key == next_key(generate.key, ("score", "toy_smoke", "layernorm", "1"))
 
 
 def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
     for name in ("best", "last"):
         with pytest.raises(CommandError, match="No such file"):
-            check_product("training", str(tmp_path))
+            check_checkpoints(tmp_path, [])
         torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
-    check_product("training", str(tmp_path))
+    check_checkpoints(tmp_path, [])
 
 
 def write(path, *lines):
@@ -153,8 +153,10 @@ def predicted(capsys, *argv):
 def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     data = write_sentences(tmp_path / "data")
     norm = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0")  # it can be folded
-    folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", *norm)
-    best, last = (str(folder / f"checkpoint_{name}.pt") for name in ("best", "last"))
+    spec = replace(plan_of("rt", "norm=batchnorm", "--work", tmp_path), data=data.parent)
+    write_run(spec)
+    folder = train_classifier(data, spec.checkpoints, "--max-epoch", "8", *norm)
+    best = str(folder / "checkpoint_best.pt")
     *_, end = predicted(capsys, data, "--path", best, "--gen-subset", "valid")
     of_fairseq = torch.load(best, weights_only=True)["extra_state"]["best"]
     accuracy = float(end.split("= ")[1].split(",")[0])
@@ -169,11 +171,9 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
     with_calibration = predicted(capsys, data, "--path", best, "--calibrate", "valid")
     assert with_calibration[:-1] == lines
-    log = write(tmp_path / "calibrated.log", *with_calibration)
-    argv = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
-    argv += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
-    assert collect([*argv, "--out", str(tmp_path / "results")]) == 0
-    runs = read_results(tmp_path / "results/tiny")
+    write(spec.evaluation_log, *with_calibration)
+    assert collect([str(spec.folder)]) == 0
+    runs = read_results(spec.result.parent)
     sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
     assert set(runs[sites].iloc[0]) == {"batchnorm"}
     assert runs["scores.loss.score"].iloc[0] > 0

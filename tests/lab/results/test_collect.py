@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 import torch
 from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
+from fake_runs import spec_of
+from norm_lab.engine.execution import write_run
+from norm_lab.engine.state import DONE, Record, Status, write_status
 from norm_lab.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_lab.results import result
 from norm_lab.results.artifacts import STATISTICS, TRANSLATIONS, read_artifact, read_statistics
@@ -20,6 +24,7 @@ from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_lines, write_text
+from norm_plugin.models.plan import RECORDS
 from norm_plugin.models.recording import RecordFile
 
 DATA = Path(__file__).parents[1] / "data"
@@ -105,39 +110,22 @@ def test_what_a_checkpoint_lacks_is_none() -> None:
     assert describe_training(state)["best_valid"]["value"] is None
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory, train_state) -> Path:
-    """The checkpoints of a finished run and their average."""
-    folder = tmp_path_factory.mktemp("run")
-    paths = [folder / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
-    for path in paths:
-        torch.save(train_state("--norm-type=rmsnorm"), path)
-    save_checkpoint(average_checkpoints(paths), folder / "average.pt")
-    return folder
-
-
 @pytest.fixture
-def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
-    """The arguments for the result of a finished run."""
-    log = tmp_path / "train.log"
-    log.write_text(f"{LOSSES}\n", encoding="utf-8")
-    (tmp_path / "train.memory").write_text(f"{3 * 2**30}\n")
-    return {
-        "--train-log": str(log),
-        "--memory": str(tmp_path / "train.memory"),
-        "--experiment": "tiny",
-        "--norm": "rmsnorm",
-        "--seed": "3",
-        "--checkpoint": str(run_folder / "average.pt"),
-        "--last": str(run_folder / "checkpoint2.pt"),
-        "--generate-log": str(DATA / "generate.txt"),
-        "--data": str(prepared),
-        "--out": str(tmp_path / "results"),
-    }
-
-
-def command_line(arguments: dict[str, str]) -> list[str]:
-    return [argument for pair in arguments.items() for argument in pair]
+def finished(tmp_path, prepared, train_state) -> Path:
+    """The folder of a finished run, of which only the result is missing."""
+    spec = spec_of("toy", "norm=rmsnorm", "seed=3", "--work", tmp_path)
+    spec = replace(spec, data=prepared, experiment="tiny")
+    write_run(spec)
+    spec.checkpoints.mkdir()
+    for name in ("1", "2", "_last"):
+        torch.save(train_state("--norm-type=rmsnorm"), spec.checkpoints / f"checkpoint{name}.pt")
+    paths = [spec.checkpoints / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
+    save_checkpoint(average_checkpoints(paths), spec.evaluated)
+    shutil.copy(DATA / "generate.txt", spec.evaluation_log)
+    spec.log_of("train").parent.mkdir()
+    spec.log_of("train").write_text(f"{LOSSES}\n", encoding="utf-8")
+    write_status(spec.folder, Status(DONE, stages={"train": Record("key", memory=3 * 2**30)}))
+    return spec.folder
 
 
 def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:
@@ -148,12 +136,13 @@ def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:
         return load(file, *args, **kwargs)
 
     monkeypatch.setattr(torch, "load", counted)
-    result_command(command_line(finished))
-    assert sorted(read) == sorted([finished["--checkpoint"], finished["--last"]])
+    result_command([str(finished)])
+    names = ("averaged.pt", "checkpoints/checkpoint_last.pt")
+    assert sorted(read) == [str(finished / name) for name in names]
 
 
 def test_a_result_file(tmp_path, finished, capsys) -> None:
-    assert result_command(command_line(finished)) == 0
+    assert result_command([str(finished)]) == 0
     path = tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
@@ -177,6 +166,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["curves"] == {"train": train, "train_inner": [], "valid": []}
     assert result["sites"]["encoder-self"] == "rmsnorm"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"])
+    assert result["run"]["arm"] == {"norm": "rmsnorm", "placement": "pre", "changes": {}}
     assert not re.search(r'"[^"]*(/home|/tmp|~/)', text)
     assert str(tmp_path.parent) not in text
     printed = capsys.readouterr().out
@@ -186,12 +176,11 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
 
 
 def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared) -> None:
-    record = tmp_path / "record"
-    RecordFile(record, {"every": 1, "norms": "", "sites": {}}).append(
+    RecordFile(finished / "checkpoints" / RECORDS, {"every": 1, "norms": "", "sites": {}}).append(
         {"update": 1, "sites": {}, "layers": {}}
     )
-    del finished["--memory"]
-    result_command(command_line({**finished, "--record": str(record)}))
+    (finished / "status.json").unlink()
+    result_command([str(finished)])
     folder = tmp_path / "results" / "tiny"
     result = json.loads((folder / "rmsnorm-seed3.json").read_text())
     (run,) = read_results(folder).to_dict("records")
@@ -205,7 +194,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     assert result["training"]["peak_memory"] is None
 
 
-def test_a_result_is_written_once_and_complete(tmp_path, finished, monkeypatch) -> None:
+def test_a_result_is_written_once_and_complete(finished, monkeypatch) -> None:
     """Who finds it, or is killed after it, finds all that it names."""
     written = []
 
@@ -216,50 +205,39 @@ def test_a_result_is_written_once_and_complete(tmp_path, finished, monkeypatch) 
         write_text(path, text)
 
     monkeypatch.setattr(result, "write_text", write)
-    result_command(command_line(finished))
+    result_command([str(finished)])
     assert written == [("rmsnorm-seed3.json", {TRANSLATIONS: True, STATISTICS: True})]
 
 
-@pytest.mark.parametrize("content", [b"", bytes(11)])
-def test_a_peak_memory_that_a_power_cut_left_empty_is_unknown(tmp_path, finished, content) -> None:
-    (tmp_path / "train.memory").write_bytes(content)
-    result_command(command_line(finished))
-    (path,) = tmp_path.glob("results/tiny/*.json")
-    assert json.loads(path.read_text())["training"]["peak_memory"] is None
-
-
-def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    del finished["--out"]
-    assert result_command(command_line(finished)) == 0
-    assert (tmp_path / "work" / "results" / "tiny" / "rmsnorm-seed3.json").is_file()
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("seed", ["2", "4"])
-def test_a_wrong_seed_is_refused(seed, finished, capsys) -> None:
+def test_a_wrong_seed_is_refused(finished, capsys) -> None:
+    run = finished / "run.json"
+    run.write_text(run.read_text().replace('"seed": 3', '"seed": 2'))
+    other = finished.rename(finished.with_name("rmsnorm-seed2"))
     with pytest.raises(SystemExit) as stop:
-        run_command(lambda: result_command(command_line({**finished, "--seed": seed})))
+        run_command(lambda: result_command([str(other)]))
     assert stop.value.code == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(f"error: --seed is {seed}, but ")
+    assert error.startswith("error: the seed of the run is 2, but ")
     assert error.endswith("trained with seed 3")
 
 
-@pytest.mark.parametrize("flag", ["--checkpoint", "--last", "--generate-log", "--data"])
-def test_a_missing_input_is_named(tmp_path, finished, flag) -> None:
-    missing = str(tmp_path / "missing")
-    with pytest.raises(CommandError, match=re.escape(missing)):
-        result_command(command_line({**finished, flag: missing}))
+@pytest.mark.parametrize("name", ["averaged.pt", "checkpoints/checkpoint_last.pt", "generate.log"])
+def test_a_missing_input_is_named(tmp_path, finished, name) -> None:
+    (finished / name).unlink()
+    with pytest.raises(CommandError, match=re.escape(name)):
+        result_command([str(finished)])
     assert not (tmp_path / "results").exists()
 
 
 def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepared) -> None:
-    shutil.copytree(prepared, tmp_path / "other")
-    (tmp_path / "other" / "bin" / "dict.de.txt").write_text("one 1\n")
-    (tmp_path / "other" / "bin" / "dict.en.txt").write_text("one 1\n")
-    with pytest.raises(CommandError, match=r"(?s)average\.pt.*size mismatch"):
-        result_command(command_line({**finished, "--data": str(tmp_path / "other")}))
+    other = tmp_path / "other"
+    shutil.copytree(prepared, other)
+    (other / "bin" / "dict.de.txt").write_text("one 1\n")
+    (other / "bin" / "dict.en.txt").write_text("one 1\n")
+    run = finished / "run.json"
+    run.write_text(run.read_text().replace(f'"data": "{prepared}"', f'"data": "{other}"'))
+    with pytest.raises(CommandError, match=r"(?s)averaged\.pt.*size mismatch"):
+        result_command([str(finished)])
 
 
 @pytest.mark.parametrize(

@@ -117,12 +117,11 @@ def test_a_value_of_the_wrong_kind_is_one_line(tmp_path, change, damage):
 
 
 @pytest.mark.parametrize("depth", [500, 900, 100_000])
-@pytest.mark.parametrize("name", ["layernorm-seed1.json", "failed/a-seed1.json", "shared.json"])
+@pytest.mark.parametrize("name", ["layernorm-seed1.json", "shared.json"])
 def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
     (folder,) = folder_of(tmp_path, made_up("rmsnorm", 2))
     deep = '{"a": ' * depth + "1" + "}" * depth
     result = json.dumps(made_up("layernorm", 1))
-    (folder / "failed").mkdir()
     (folder / name).write_text(result.removesuffix("}") + f', "deep": {deep}}}')
     with contextlib.suppress(CommandError):  # a depth that can be read may be taken
         read_results(folder)
@@ -131,8 +130,8 @@ def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
 @pytest.mark.parametrize(
     ("content", "damage"),
     [
-        ("7", "a-seed1.json is not the record of a failure"),
-        ("{}", "a-seed1.json is not the record of a failure"),
+        ("7", "a-seed1.json is not a result"),
+        ("{}", "a-seed1.json is not a result"),
         ('{"experiment": "e", "norm": null, "seed": 1, "state": "failed"}', "is not the record"),
         (
             '{"experiment": "e", "norm": "a", "seed": [1], "state": "failed", "differs": {}}',
@@ -140,13 +139,12 @@ def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
         ),
         ("[" * 100_000, "is not JSON"),
         ("1" * 5000, "is not JSON"),
-        ("\xff", "is not the record|is not JSON"),
+        ("\xff", "is not a result|is not JSON"),
     ],
 )
 def test_a_damaged_failure_is_one_line(content, damage, tmp_path):
     (folder,) = folder_of(tmp_path, made_up())
-    (folder / "failed").mkdir()
-    (folder / "failed/a-seed1.json").write_bytes(content.encode("latin-1"))
+    (folder / "a-seed1.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(CommandError, match=damage):
         read_failures(folder)
 
@@ -249,7 +247,6 @@ def sweep(tmp_path):
     }
     folder_of(tmp_path / "work", made_up("text", curves=None, differs={"a.b": None}, **text))
     write_failure(folder, "far", 4, curves={"valid": [{"epoch": 1, "updates": 30, "loss": 9.5}]})
-    write_failure(folder, "far", 1, reason="it has a result by now")
     return folder
 
 
@@ -295,7 +292,6 @@ def test_a_folder_is_published_in_place_and_completed(sweep, tmp_path):
     publish(sweep, sweep)
     assert sorted(path.name for path in sweep.iterdir()) == [
         "curves.csv",
-        "failed",
         "failed.csv",
         "runs.csv",
         "shared.json",

@@ -371,7 +371,6 @@ def test_a_seed_given_twice_is_refused(tmp_path):
 
 def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
     (folder,) = folder_of(tmp_path, made_up(), made_up("far"))
-    write_failure(folder, "far", 1)  # which has a result
     write_failure(folder, "far", 2)
     write_failure(folder, "gone", 1, differs={"model.norm_placement": "post"})
     write_failure(folder, "by-flag-post", 1, differs={"norm-placement": "post"})

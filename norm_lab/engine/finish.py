@@ -1,8 +1,7 @@
-"""Run several stages of a run in one process, which imports torch and fairseq once."""
+"""Run the stages after the training in one process, which imports torch and fairseq once."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -12,6 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from norm_lab.config.spec import RunSpec
+from norm_lab.engine.stages import Stage, run_stages
+from norm_lab.metrics import AVERAGE, find_metric
+from norm_lab.run.flags import averaging_flags
 from norm_plugin.io.command_line import run_command
 
 
@@ -32,50 +35,56 @@ class ItemCountingStream:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command ``stages``: several stages of a run in one process.
+    """Run the command ``finish FOLDER STAGE...``: stages of the run in a folder.
 
-    JSON is a list of steps. A step has name, log, command (the arguments of Python, or null),
-    output (a file for its stdout, or null), item (the prefix of the lines that report one item, or
-    null) and check (the arguments of check_product). It prints "begin NAME", "end NAME", and "item"
-    for each item. If a step fails, it exits with status 1; the reason is in the step's log.
+    The stage ``train`` only checks the checkpoints. It prints "begin STAGE", "end STAGE", and
+    "item" for each item that is evaluated. If a stage fails, it exits with status 1; the reason is
+    in the log of the stage.
     """
     if list(argv) in (["-h"], ["--help"]):
-        print(f"usage: norm-plugin stages JSON\n\n{main.__doc__}")
+        print(f"usage: norm-plugin finish FOLDER STAGE...\n\n{main.__doc__}")
         return 0
+    spec = RunSpec.read(Path(argv[0]))
     progress = os.fdopen(os.dup(1), "w")
-    for step in json.loads(argv[0]):
-        print("begin", step["name"], file=progress, flush=True)
-        run_step(step, progress)
-        print("end", step["name"], file=progress, flush=True)
+    for stage in run_stages(spec):
+        if stage.name in argv[1:]:
+            print("begin", stage.name, file=progress, flush=True)
+            run_stage(spec, stage, progress)
+            print("end", stage.name, file=progress, flush=True)
     return 0
 
 
-def run_step(step: dict[str, Any], progress: TextIO) -> None:
-    """Run a step; its stdout goes to its output file if it has one, everything else to its log."""
-    logging.root.handlers.clear()  # handlers of the previous step write to its files
-    with open(step["log"], "a", encoding="utf-8", errors="replace") as log:
+def run_stage(spec: RunSpec, stage: Stage, progress: TextIO) -> None:
+    """Run a stage; its stdout goes to its output file if it has one, all else to its log."""
+    logging.root.handlers.clear()  # handlers of the previous stage write to its files
+    with open(spec.log_of(stage.name), "a", encoding="utf-8", errors="replace") as log:
         _redirect(sys.stderr, log)
         _redirect(sys.stdout, log)
-        if step["output"]:
-            write_output(step, log, progress)
-        elif step["command"]:
-            run_in_process(step["command"])
-        if step["check"]:
-            exit_on_error(lambda: check_product(*step["check"]))
+        if stage.output is not None:
+            item = find_metric(spec.metric).item
+            write_output(stage.command, stage.output, item and item[0], log, progress)
+        elif stage.name != "train":
+            run_in_process(stage.command)
+        exit_on_error(lambda: check_product(spec, stage))
         sys.stdout.flush()
 
 
-def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
-    """Run a command and write its stdout to a file, atomically."""
-    output = Path(step["output"])
+def write_output(
+    command: Sequence[str], output: Path, item: str | None, log: TextIO, progress: TextIO
+) -> None:
+    """Run a command and write its stdout to a file, atomically.
+
+    Args:
+        item: the prefix of the lines that report one item each, if there are such lines.
+    """
     new = output.with_name(f"{output.name}.tmp")
     stdout = sys.stdout
     with open(new, "w", encoding="utf-8") as stream:
         _redirect(stdout, stream)
-        if step["item"]:
-            sys.stdout = ItemCountingStream(stdout, step["item"], progress)
+        if item is not None:
+            sys.stdout = ItemCountingStream(stdout, item, progress)
         try:
-            run_in_process(step["command"])
+            run_in_process(command)
         finally:
             sys.stdout = stdout
             stdout.flush()
@@ -115,31 +124,33 @@ def exit_on_error(call: Callable[[], int | None]) -> None:
             raise
 
 
-def check_product(stage: str, *arguments: str) -> None:
+def check_product(spec: RunSpec, stage: Stage) -> None:
     """Raise CommandError unless the product of a stage is complete.
 
     A training may end without an error and without a checkpoint, or a translation end early.
+    """
+    metric = find_metric(spec.metric)
+    if stage.output is not None:
+        metric.check_log(stage.output, spec.data)
+    elif stage.name == "train":
+        flags = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
+        check_checkpoints(spec.checkpoints, flags)
+
+
+def check_checkpoints(folder: Path, averaging: Sequence[str]) -> None:
+    """Raise CommandError unless the checkpoints of a finished training can be read.
 
     Args:
-        stage: "training" or "evaluation".
-        arguments: for "training", the ``--save-dir``, and the flags of ``norm-plugin average`` if
-            checkpoints are averaged; for "evaluation", its output, the prepared corpus and the
-            metric.
+        averaging: the flags of ``norm-plugin average`` if checkpoints are averaged.
     """
-    from norm_lab.metrics import find_metric
     from norm_plugin.checkpoints.average import select_checkpoints
     from norm_plugin.checkpoints.files import LAST, load_checkpoint
 
-    if stage == "evaluation":
-        log, data, metric = arguments
-        find_metric(metric).check_log(Path(log), Path(data))
-        return
-    folder, *averaging = arguments
-    paths = [Path(folder) / LAST]
+    paths = [folder / LAST]
     if averaging:
         kind = "epoch" if averaging[0] == "--last-epochs" else "update"
-        paths += select_checkpoints(Path(folder), kind, int(averaging[1]), None)
+        paths += select_checkpoints(folder, kind, int(averaging[1]), None)
     else:
-        paths.append(Path(folder) / "checkpoint_best.pt")
+        paths.append(folder / "checkpoint_best.pt")
     for path in paths:
         load_checkpoint(path)

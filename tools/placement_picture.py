@@ -35,6 +35,8 @@ from norm_plugin.placements import (
     STREAM,
     SUM,
     Placement,
+    Stream,
+    first_stream,
     placement_class,
 )
 
@@ -116,7 +118,6 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
     The layer's input and the stream are read; the two and the branch's output are summed.
     ``input`` is the factor of the branch's input after its norm.
     """
-    placement.norm = lambda branch, slot, x: x
     zero, ones = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
     coefficients = {}
     for name, bottom, x, fx in (
@@ -124,11 +125,13 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
         ("stream", zero, ones, zero),
         ("branch", zero, zero, ones),
     ):
-        placement.eval().begin(bottom)
-        placement.others = [zero] * len(placement.others)  # they are streams, not the input again
-        stream, read = placement.read(x, branch)
+        stream: Stream = x
+        begun = placement.eval().begin(bottom)
+        if isinstance(begun, tuple):  # the others are streams, or the input again
+            stream = (x, *([zero] * (placement.streams - 1) or begun[1:]))
+        stream, read = placement.read(stream, branch, lambda branch, slot, y: y)
         coefficients[f"{name} read"] = read.mean().item()
-        coefficients[name] = placement.join(stream, fx, branch).mean().item()
+        coefficients[name] = first_stream(placement.join(stream, fx, branch)).mean().item()
     return {**coefficients, "input": placement.enter(ones, branch).mean().item()}
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from norm_plugin.placements import (
     SUM,
     LayerPlace,
     Placement,
+    Stream,
     split_streams,
 )
 
@@ -51,9 +51,11 @@ class Branch(nn.Module):
         )
         self.first, self.last = nn.Linear(DIM, inner), nn.Linear(inner, DIM)
 
-    def forward(self, x: Tensor, placement: Placement) -> Tensor:
-        """Return the new stream. x: (T, B, C)."""
-        x, z = placement.read(self.norm(STREAM, x), self.branch)
+    def forward(self, x: Stream, placement: Placement) -> Stream:
+        """Return the new stream. x: (T, B, C), or a tuple that begins with it."""
+        x, z = placement.read(
+            self.norm(STREAM, x), self.branch, lambda branch, word, y: self.norm(word, y)
+        )
         h = self.first(placement.enter(self.norm(INPUT, z), self.branch))
         for head in IN_ATTENTION:  # there is no attention: apply its norms one after the other
             h = self.norm(head, h)
@@ -61,9 +63,11 @@ class Branch(nn.Module):
         fx = self.norm(OUTPUT, self.last(self.norm(INNER, h)))
         return self.norm(SUM, placement.join(x, fx, self.branch))
 
-    def norm(self, slot: str, x: Tensor) -> Tensor:
-        """Return the output of the norm at a slot, or x if there is none."""
-        return self.norms[slot](x) if slot in self.norms else x
+    def norm(self, slot: str, x: Any) -> Any:
+        """Return the output of the norm at a slot, or x if there is none; of a tuple, the first."""
+        if slot not in self.norms:
+            return x
+        return (self.norms[slot](x[0]), *x[1:]) if isinstance(x, tuple) else self.norms[slot](x)
 
 
 class Stack(nn.Module):
@@ -80,9 +84,7 @@ class Stack(nn.Module):
             at = cls.at(place)
             layer = nn.ModuleDict({branch: Branch(at, branch) for branch in branches})
             self.layers.append(layer)
-            placement = at(place)
-            placement.norm = partial(_norm_of, layer)
-            placements.append(placement)
+            placements.append(at(place))
         for below, above in pairwise(placements):
             above.set_layer_below(below)
         self.placements: Any = nn.ModuleList(placements)
@@ -101,11 +103,6 @@ class Stack(nn.Module):
         streams = split_streams(x, DIM, self.cls.streams)
         x = self.cls.before_final_norm(streams, lambda word, z: self.final_norms[word](z))
         return self.cls.after_final_norm(streams, self.final_norm(x))
-
-
-def _norm_of(layer: Any, branch: str, slot: str, x: Tensor) -> Tensor:
-    """Apply a norm of the placement's own; a placement calls this function."""
-    return cast(Tensor, layer[branch].norm(slot, x))
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:

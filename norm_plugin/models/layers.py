@@ -44,6 +44,7 @@ from norm_plugin.placements import (
     STREAM,
     SUM,
     Placement,
+    Stream,
     overrides,
 )
 
@@ -111,11 +112,16 @@ class LayerNorms:
         self.layer, self.padding_mask = layer, padding_mask
         self.calls: dict[str, int] = {}
 
-    def __call__(self, branch: str, slot: str, x: Tensor) -> Tensor:
-        """Apply the norm at ``slot`` of ``branch`` to x, (T, B, C); return x if there is none."""
+    def __call__(self, branch: str, slot: str, x: Any) -> Any:
+        """Apply the norm at ``slot`` of ``branch`` to x, (T, B, C), or to the first of a tuple.
+
+        Return x if there is none.
+        """
         attribute = self.layer.attributes.get((branch, slot))
         if attribute is None:
             return x
+        if isinstance(x, tuple):
+            return (self(branch, slot, x[0]), *x[1:])
         norm: Any = self.layer._modules[attribute]
         inputs: tuple[Any, ...] = (x,)
         # Only batch statistics depend on the mask; hooks that measure norms read it, too
@@ -148,6 +154,7 @@ class PlannedLayer(nn.Module):
     placement: Placement
     is_plain: bool
     attributes: dict[tuple[str, str], str]
+    norms_for_hooks: LayerNorms
     self_attn: MultiheadAttention
     fc1: nn.Module
     fc2: nn.Module
@@ -191,17 +198,17 @@ class PlannedLayer(nn.Module):
     # ---- the parts of the forward ----------------------------------------------------------------
 
     def norms(self, padding_mask: Tensor | None) -> LayerNorms:
-        """Return the norms for a forward with this mask, (B, T), and give them to the placement."""
+        """Return the norms for a forward with this mask, (B, T)."""
         norm = LayerNorms(self, padding_mask)
         if not self.is_plain:
-            self.placement.norm = norm
+            self.norms_for_hooks = norm  # those inside fairseq's attention get no argument of ours
         return norm
 
-    def branch_input(self, branch: str, x: Tensor, norm: LayerNorms) -> tuple[Tensor, Tensor]:
+    def branch_input(self, branch: str, x: Stream, norm: LayerNorms) -> tuple[Stream, Tensor]:
         """Compute x, z = read(norm_stream(x)), y = enter(norm_input(z)); return x, y, (T, B, C)."""
         if self.is_plain:
             return x, norm(branch, INPUT, x)
-        x, z = self.placement.read(norm(branch, STREAM, x), branch)
+        x, z = self.placement.read(norm(branch, STREAM, x), branch, norm)
         return x, self.placement.enter(norm(branch, INPUT, z), branch)
 
     def feed_forward(self, y: Tensor, norm: LayerNorms) -> Tensor:
@@ -212,7 +219,7 @@ class PlannedLayer(nn.Module):
         f: Tensor = self.fc2(h)
         return f
 
-    def join(self, branch: str, x: Tensor, f: Tensor, norm: LayerNorms) -> Tensor:
+    def join(self, branch: str, x: Stream, f: Tensor, norm: LayerNorms) -> Stream:
         """Return norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
         if isinstance(self.dropout_module, FusedDropout):
             return norm(branch, SUM, self.dropout_module.sum(x, f))
@@ -240,7 +247,7 @@ class PlannedLayer(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Replace the input of an attention's last map by norm_inner(inside(h)): a hook."""
         h = self.placement.inside(inputs[0], branch)
-        return (self.placement.norm(branch, INNER, h),)
+        return (self.norms_for_hooks(branch, INNER, h),)
 
     def _normalize_heads(self, branch: str, choice: SiteChoice, heads: int) -> None:
         """Put a norm on the queries, keys or values of the attention of ``branch``."""

@@ -158,7 +158,7 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
             padding_mask: (B, T).
         """
         norm, place = self.norms(padding_mask), self.placement
-        x, z = place.read(norm("self", STREAM, place.begin(x)), "self")
+        x, z = place.read(norm("self", STREAM, place.begin(x)), "self", norm)
         y = place.enter(self._norm_with_memory(memory, z, padding_mask), "self")
         relative = Relative(positions, content_bias, position_bias)
         x = self.join("self", x, self.self_attn(y, relative, mask), norm)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_placement
+from norm_plugin.placements.base import SUM, LayerPlace, Placement, Stream, register_placement
 
 
 @register_placement(
@@ -34,13 +34,9 @@ class BottomToTop(Placement):
             if isinstance(module, nn.Linear):
                 module.weight.data.mul_(place.layers ** (-1 / 2))
 
-    def begin(self, x: Tensor) -> Tensor:
-        self.x_layer = x
-        return x
+    def begin(self, x: Tensor) -> Stream:
+        return x, x
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        return self.x_layer + x + fx if branch == "ffn" else x + fx
-
-    def end(self, x: Tensor) -> Tensor:
-        del self.x_layer  # a module that holds a tensor with a graph cannot be copied
-        return x
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
+        x, x_layer = x
+        return (x_layer + x + fx if branch == "ffn" else x + fx), x_layer

@@ -16,15 +16,17 @@ change nothing by default. ``begin`` and ``end`` receive the stream before the f
 layer and after its last one; ``before_final_norm`` and ``after_final_norm`` receive it around the
 norm after the stack.
 
-A placement with several ``streams`` keeps the others in ``others``, which ``read`` and ``join`` may
-set. It may name norms of its own among ``norms`` and ``final_norms``, and call them.
+x may be a tuple from ``begin`` to ``end``: the stream and what else a forward of the layer needs,
+such as the layer's input. A placement with several ``streams`` has the tuple of them. The norms at
+STREAM and SUM are of the first. A placement may name norms of its own among ``norms`` and
+``final_norms``, and call them. It keeps nothing of a forward on itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +43,10 @@ BRANCHES = ("self", "cross", "ffn")
 """The branches that a layer can have, in order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
 NOT_ONLY_INTO_MAPS = "its output does not go into linear maps alone"
+
+Stream = Any
+"""A tensor (T, B, C), or a tuple of such tensors that begins with the stream."""
+NormOfBranch = Callable[[str, str, Tensor], Tensor]
 
 PLACEMENTS: dict[str, type[Placement]] = {}
 """Every placement by its name for ``--norm-placement``, in the order of registration."""
@@ -86,10 +92,8 @@ class Placement(nn.Module):
         equation, paper, paper_read: set by :func:`register_placement`.
         norms: the slots at which each branch of a layer has a norm; a placement whose branches
             differ overrides :meth:`norms_of`. Any other word is a norm of the placement's own,
-            which it calls by ``self.norm(branch, word, x)``.
+            which :meth:`read` calls.
         streams: number of residual streams between layers; all start as the embeddings.
-        others: the streams other than the first, (T, B, C) each, within a layer.
-        norm: applies a norm of a branch, given the branch, the slot and x, (T, B, C).
         final_norm: whether the stack ends with a norm.
         final_norms: names of further norms after the stack, for :meth:`before_final_norm`.
         embedding_norm: whether a norm of the embeddings precedes the stack, even without
@@ -113,12 +117,9 @@ class Placement(nn.Module):
     norm_before_dropout: ClassVar[bool] = False
     normalize_before: ClassVar[bool | None] = None
 
-    norm: Callable[[str, str, Tensor], Tensor]
-
     def __init__(self, place: LayerPlace) -> None:
         super().__init__()
         self.place = place
-        self.others: list[Tensor] = []
 
     @classmethod
     def at(cls, place: LayerPlace) -> type[Placement]:
@@ -138,17 +139,19 @@ class Placement(nn.Module):
         """Return whether LayerDrop must not drop any layer in the next training forward."""
         return False
 
-    def begin(self, x: Tensor) -> Tensor:
-        """Return the stream before the first branch, (T, B, C), from the input x of the layer."""
-        x, *self.others = split_streams(x, self.place.dim, self.streams)
-        return x
+    def begin(self, x: Tensor) -> Stream:
+        """Return the stream before the first branch from the input x of the layer, (T, B, C)."""
+        return split_streams(x, self.place.dim, self.streams) if self.streams > 1 else x
 
-    def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
+    def read(self, x: Stream, branch: str, norm: NormOfBranch) -> tuple[Stream, Tensor]:
         """Return the stream that the branch joins, and the branch's input before its norm at INPUT.
 
         Both are x, (T, B, C), by default. x comes after the norm at STREAM, if there is one.
+
+        Args:
+            norm: applies a norm, given the branch, the slot or word, and its input, (T, B, C).
         """
-        return x, x
+        return x, first_stream(x)
 
     def enter(self, y: Tensor, branch: str) -> Tensor:
         """Return the input of a branch, from the output y of its norm at INPUT, (T, B, C).
@@ -164,20 +167,17 @@ class Placement(nn.Module):
         """
         return h
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
         """Return the new stream from the stream x and the output fx of a branch, all (T, B, C)."""
-        return x + fx
+        return (x[0] + fx, *x[1:]) if isinstance(x, tuple) else x + fx
 
-    def end(self, x: Tensor) -> Tensor:
+    def end(self, x: Stream) -> Tensor:
         """Return the output of the layer, from the stream after its last branch, (T, B, C).
 
         Several streams are concatenated, (T, B, streams C), so that whatever recomputes the forward
         of a layer, as ``--checkpoint-activations`` does, gets the gradients of all of them.
         """
-        if self.streams > 1:
-            x = torch.cat([x, *self.others], dim=-1)
-            self.others = []  # a module that holds a tensor with a graph cannot be copied
-        return x
+        return torch.cat(x, dim=-1) if self.streams > 1 else first_stream(x)
 
     @classmethod
     def acts_in_layers(cls) -> bool:
@@ -232,6 +232,12 @@ class Placement(nn.Module):
         if slot in (INPUT, INNER, OUTPUT, FINAL):
             return ""
         return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS
+
+
+def first_stream(x: Stream) -> Tensor:
+    """Return the stream itself, (T, B, C), which is the first of a tuple."""
+    stream: Tensor = x[0] if isinstance(x, tuple) else x
+    return stream
 
 
 def split_streams(x: Tensor, dim: int, streams: int) -> tuple[Tensor, ...]:

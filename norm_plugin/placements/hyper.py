@@ -27,7 +27,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.placements.base import INPUT, LayerPlace, Placement, register_placement
+from norm_plugin.placements.base import (
+    INPUT,
+    LayerPlace,
+    NormOfBranch,
+    Placement,
+    Stream,
+    register_placement,
+)
 
 
 @register_placement(
@@ -58,21 +65,19 @@ class HyperConnections(Placement):
             self.alpha[branch] = nn.Parameter(torch.cat([read.unsqueeze(1), identity], dim=1))
             self.beta[branch] = nn.Parameter(torch.ones(self.streams))
 
-    def weights(self, streams: Tensor, branch: str) -> tuple[Tensor, Tensor]:
+    def weights(self, streams: Tensor, branch: str, norm: NormOfBranch) -> tuple[Tensor, Tensor]:
         """Return alpha, (..., n, 1 + n), and beta, (..., n), given the streams, (T, B, n, C)."""
         return self.alpha[branch], self.beta[branch]
 
-    def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
-        streams = torch.stack([x, *self.others], dim=-2)
-        alpha, self.depth = self.weights(streams, branch)
-        z, x, *self.others = (alpha.transpose(-1, -2) @ streams).unbind(-2)
-        return x, z
+    def read(self, x: Stream, branch: str, norm: NormOfBranch) -> tuple[Stream, Tensor]:
+        streams = torch.stack(x, dim=-2)
+        alpha, beta = self.weights(streams, branch, norm)
+        z, *mixed = (alpha.transpose(-1, -2) @ streams).unbind(-2)
+        return (*mixed, beta), z
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        weights = self.depth.split(1, dim=-1)
-        del self.depth  # a module that holds a tensor with a graph cannot be copied
-        x, *self.others = (h + beta * fx for h, beta in zip([x, *self.others], weights))
-        return x
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
+        *mixed, beta = x
+        return tuple(h + weight * fx for h, weight in zip(mixed, beta.split(1, dim=-1)))
 
     @staticmethod
     def before_final_norm(
@@ -104,9 +109,9 @@ class DynamicHyperConnections(HyperConnections):
             self.mix[branch] = nn.Parameter(torch.zeros(place.dim, self.streams + 2))
             self.scale[branch] = nn.Parameter(torch.full((2,), 0.01))
 
-    def weights(self, streams: Tensor, branch: str) -> tuple[Tensor, Tensor]:
-        normed = [self.norm(branch, "streams", h) for h in streams.unbind(-2)]
+    def weights(self, streams: Tensor, branch: str, norm: NormOfBranch) -> tuple[Tensor, Tensor]:
+        normed = [norm(branch, "streams", h) for h in streams.unbind(-2)]
         moved = torch.tanh(torch.stack(normed, dim=-2) @ self.mix[branch])
-        alpha, beta = super().weights(streams, branch)
+        alpha, beta = super().weights(streams, branch, norm)
         s = self.scale[branch]
         return alpha + s[0] * moved[..., :-1], beta + s[1] * moved[..., -1]

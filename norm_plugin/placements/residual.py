@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from norm_plugin.placements.base import SUM, Placement, register_placement
+from norm_plugin.placements.base import SUM, Placement, Stream, register_placement
 
 
 @register_placement(
@@ -34,10 +34,9 @@ class ResiDual(Placement):
     streams = 2
     final_norm = True
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        (d,) = self.others
-        self.others = [d + fx]
-        return x + fx
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
+        x, d = x
+        return x + fx, d + fx
 
     @staticmethod
     def before_final_norm(

@@ -19,7 +19,14 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from norm_plugin.placements.base import INPUT, STREAM, Placement, register_placement
+from norm_plugin.placements.base import (
+    INPUT,
+    STREAM,
+    NormOfBranch,
+    Placement,
+    Stream,
+    register_placement,
+)
 
 OTHER = "other"  # norm_y
 
@@ -38,12 +45,11 @@ class Siamese(Placement):
     final_norm = True
     final_norms = ("first", "second")
 
-    def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
-        return x, x + self.norm(branch, OTHER, self.others[0])
+    def read(self, x: Stream, branch: str, norm: NormOfBranch) -> tuple[Stream, Tensor]:
+        return x, x[0] + norm(branch, OTHER, x[1])
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        self.others = [self.others[0] + fx]
-        return x + fx / (2 * self.place.index) ** 0.5
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
+        return x[0] + fx / (2 * self.place.index) ** 0.5, x[1] + fx
 
     @staticmethod
     def before_final_norm(

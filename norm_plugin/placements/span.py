@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.placements.base import INPUT, SUM, LayerPlace, Placement, register_placement
+from norm_plugin.placements.base import (
+    INPUT,
+    SUM,
+    LayerPlace,
+    Placement,
+    Stream,
+    register_placement,
+)
 
 
 @register_placement(
@@ -35,16 +42,12 @@ class Span(Placement):
     def at(cls, place: LayerPlace) -> type[Placement]:
         return SpanFirst if place.index == 1 else Span
 
-    def begin(self, x: Tensor) -> Tensor:
-        self.x_layer = x
-        return x
+    def begin(self, x: Tensor) -> Stream:
+        return x, x
 
-    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
-        return (self.x_layer if branch == "ffn" else x) + fx
-
-    def end(self, x: Tensor) -> Tensor:
-        del self.x_layer  # a module that holds a tensor with a graph cannot be copied
-        return x
+    def join(self, x: Stream, fx: Tensor, branch: str) -> Stream:
+        x, x_layer = x
+        return (x_layer if branch == "ffn" else x) + fx, x_layer
 
 
 class SpanFirst(Span):

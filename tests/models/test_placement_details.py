@@ -76,6 +76,21 @@ def test_a_stack_alone_has_its_own_constants(side):
     assert placement_class("deepnorm")(place).join(x, 0 * x, "self")[0, 0, 0] == 16 ** (1 / 4)
 
 
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_a_placement_keeps_nothing_of_a_forward(name):
+    place = LayerPlace("encoder", 2, 3, 3, dim=4, branches=("self", "ffn"), heads=2)
+    placement = placement_class(name).at(place)(place)
+    kept = []
+    x = placement.begin(torch.ones(2, 1, 4))
+    for branch in place.branches:
+        x, z = placement.read(x, branch, lambda branch, slot, y: y)
+        kept += vars(placement).values()
+        x = placement.join(x, z, branch)
+    placement.end(x)
+    values = (*kept, *vars(placement).values())
+    assert not any(isinstance(value, (torch.Tensor, list)) for value in values)
+
+
 @pytest.mark.parametrize("name", GAINS)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_stack_alone_has_its_own_gain(side, name, build):

@@ -46,11 +46,10 @@ class Parallel(PLACEMENTS["pre"]):
     """Both branches read the input of the layer."""
 
     def begin(self, x):
-        self.x_layer = x
-        return x
+        return x, x
 
-    def read(self, x, branch):
-        return x, self.x_layer
+    def read(self, x, branch, norm):
+        return x, x[1]
 
 
 @pytest.mark.parametrize("cls", [PLACEMENTS["pre"], Parallel])

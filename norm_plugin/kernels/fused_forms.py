@@ -21,8 +21,8 @@ from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import FusedForm
 
 Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
-"""Computes y, (N, C), from a norm, x, (N, C), its real positions, (N,) or None, and a backend;
-returns None if the norm has no fused form in this state."""
+"""Computes y from a norm, x, (..., C), its real positions, (N,) or None, and a backend; returns
+None if the norm has no fused form in this state."""
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -67,12 +67,8 @@ class Fused:
             upcast = x.float() if x.dtype in HALF else x
             if not ops.takes(upcast):
                 return None
-        rows = upcast.reshape(-1, norm.dim)
-        y = self.form(norm, rows, None if valid is None else valid.reshape(-1), ops)
-        if y is None:
-            return None
-        y = y.view(x.shape)
-        return y if upcast is x else y.to(x.dtype)
+        y = self.form(norm, upcast, None if valid is None else valid.view(-1), ops)
+        return y if y is None or upcast is x else y.to(x.dtype)
 
     def _in_a_graph(self, norm: Norm, x: Tensor) -> Tensor | None:
         """Compute the norm while ``torch.compile`` or ``torch.export`` traces; see
@@ -89,8 +85,7 @@ class Fused:
         ops = ops_in_graph(self.choice, str(x.device), x.dtype, norm.dim)
         if ops is None:
             return None
-        y = self.form(norm, x.reshape(-1, norm.dim), None, ops)
-        return None if y is None else y.view(x.shape)
+        return self.form(norm, x, None, ops)
 
 
 def _fused_form(norm: Norm, choice: str) -> FusedForm | None:

@@ -154,11 +154,11 @@ class Ops(Protocol):
     def pointwise_forward(
         self,
         x: Tensor,
-        function: str,
         slope: Tensor,
         shift: Tensor | None,
         weight: Tensor,
         bias: Tensor,
+        function: str,
     ) -> Tensor:
         """Return weight * f(slope x + shift) + bias; f: tanh or erf; slope, shift: (1,)."""
 
@@ -166,10 +166,10 @@ class Ops(Protocol):
         self,
         dy: Tensor,
         x: Tensor,
-        function: str,
         slope: Tensor,
         shift: Tensor | None,
         weight: Tensor,
+        function: str,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
 
@@ -177,12 +177,12 @@ class Ops(Protocol):
         self,
         x: Tensor,
         valid: Tensor | None,
-        groups: int,
-        eps: float,
         shift: Tensor | None,
         gain: Tensor,
         offset: Tensor,
         at_padding: Tensor | None,
+        groups: int,
+        eps: float,
     ) -> Tensor:
         """Return y = (u - shift) * gain + offset.
 
@@ -230,10 +230,11 @@ class Ops(Protocol):
         valid: Tensor | None,
         numbers: Tensor,
         weight: Tensor,
-        with_eta: bool,
         nu: Tensor | None,
+        scale_tensor: Tensor | None,
+        scale: float,
         step: float,
-        scale: float | Tensor,
+        with_eta: bool,
         rule: BatchRule,
         exchange: Exchange,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -241,8 +242,8 @@ class Ops(Protocol):
 
         Args:
             nu: (C,), updated if given: see ``norms/power_norm.py``.
+            scale_tensor: (), the loss scale; None: ``scale`` is.
             step: 1 - a_b.
-            scale: the loss scale, a number or ().
         """
 
     def running_forward(
@@ -273,8 +274,9 @@ class Ops(Protocol):
         numbers: Tensor,
         weight: Tensor,
         nu: Tensor,
+        scale_tensor: Tensor | None,
+        scale: float,
         step: float,
-        scale: float | Tensor,
         rule: RunningRule,
         exchange: Exchange,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -308,8 +310,9 @@ class Ops(Protocol):
         gradients: Tensor,
         filled: Tensor,
         psi: Tensor | None,
+        scale_tensor: Tensor | None,
+        scale: float,
         share: float,
-        scale: float | Tensor,
         rule: WindowRule,
         exchange: Exchange,
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,8 +20,8 @@ from norm_plugin.kernels.triton import (
     dropout,
     pointwise,
     rows,
+    tiles,
 )
-from norm_plugin.kernels.triton.tiles import tiling
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4
@@ -45,6 +45,7 @@ KERNELS = [
         ["valid_ptr", "shift_ptr", "padding_value_ptr", "square_ptr", "partial_sums_ptr"],
     ),
     (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
+    (tiles.add_programs_kernel, 0, {"width": (2048,)}, []),
     (columns.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
     (
         columns.gradient_kernel,
@@ -115,14 +116,14 @@ def kind_of(name, dtype):
 
 def compiled(kernel, groups, flags, absent, dtype):
     """The text of the kernel's machine code, in PTX."""
-    tiles = tiling(CHANNELS, groups)
+    sizes = tiles.tiling(CHANNELS, groups)
     blocks = {
-        "BLOCK_M": tiles.block_m,
-        "BLOCK_N": tiles.block_n,
+        "BLOCK_M": sizes.block_m,
+        "BLOCK_N": sizes.block_n,
         "BLOCK_P": 64,
         "BLOCK_C": CHANNELS,
     }
-    fixed = {**tiles._asdict(), **blocks, **flags, **dict.fromkeys(absent)}
+    fixed = {**sizes._asdict(), **blocks, **flags, **dict.fromkeys(absent)}
     names = kernel.arg_names
     kinds = {name: "constexpr" if name in fixed else kind_of(name, dtype) for name in names}
     values = {(place,): fixed[name] for place, name in enumerate(names) if name in fixed}
@@ -132,7 +133,7 @@ def compiled(kernel, groups, flags, absent, dtype):
         if kinds[name].startswith("*")
     }
     source = ASTSource(kernel, kinds, values, aligned)
-    return triton.compile(source, target=AMPERE, options={"num_warps": tiles.num_warps}).asm["ptx"]
+    return triton.compile(source, target=AMPERE, options={"num_warps": sizes.num_warps}).asm["ptx"]
 
 
 def main():

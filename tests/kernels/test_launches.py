@@ -18,7 +18,7 @@ FORWARD_AND_BACKWARD = [
     ("adanorm", {}, 2),
     ("rmsnorm", {}, 3),
     ("groupnorm", {"groups": 4}, 3),
-    ("dyt", {}, 4),
+    ("dyt", {}, 3),
     ("scalenorm", {}, 8),
     ("batchnorm", {}, 6),
     ("powernorm-v", {}, 6),

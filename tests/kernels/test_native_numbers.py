@@ -19,8 +19,8 @@ DIM = 36  # no multiple of any vector's length: whole vectors, and numbers besid
 def bounded(ops, function, x):
     """f(x) and f'(x), and the gradient of the slope alpha of f(alpha x) for dL/dy = 1."""
     ones, weight, bias = torch.ones(1), torch.ones(DIM), torch.zeros(DIM)
-    y = ops.pointwise_forward(x, function, ones, None, weight, bias)
-    dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, ones, None, weight)
+    y = ops.pointwise_forward(x, ones, None, weight, bias, function)
+    dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, ones, None, weight, function)
     return y, dx, dslope
 
 

@@ -48,4 +48,5 @@ def test_every_kernel_compiles_once_for_any_number_of_rows(tmp_path):
     assert flat == {
         ("dropout", "numbers,quarter,seed,threshold,scale"),
         ("batch_statistics", "programs"),
+        ("tiles", "programs"),
     }

@@ -94,8 +94,8 @@ def test_bounded_functions(function, with_shift, rows, channels):
     gradients = torch.autograd.grad(wanted, given, dy)
 
     near = on_device(*(t if t is None else t.detach() for t in (x, slope, used, weight)))
-    y = OPS.pointwise_forward(near[0], function, *near[1:], *on_device(bias.detach()))
-    actual = OPS.pointwise_backward(*on_device(dy), near[0], function, *near[1:])
+    y = OPS.pointwise_forward(*near, *on_device(bias.detach()), function)
+    actual = OPS.pointwise_backward(*on_device(dy), *near, function)
 
     same(y, wanted.detach())
     actual = actual if with_shift else [*actual[:2], *actual[3:]]
@@ -111,7 +111,7 @@ def test_bounded_functions_are_right_to_the_last_digits_everywhere(function):
     x = torch.stack([x, -x, x.flip(0)])
     x[2, :3] = torch.tensor([math.inf, -math.inf, math.nan])
     ones, zeros = torch.ones(1024), torch.zeros(1024)
-    y = OPS.pointwise_forward(*on_device(x), function, *on_device(ones[:1], None, ones, zeros))
+    y = OPS.pointwise_forward(*on_device(x, ones[:1], None, ones, zeros), function)
     # One division and one exponential of float32, whose error is 2.5 eps at most on any machine
     # and counts with less than its whole: four eps (1.2e-7)
     same(y, getattr(torch, function)(x.double()), rtol=5e-7, atol=0, equal_nan=True)

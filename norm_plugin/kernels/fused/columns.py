@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels.fused.gradients import (
+    apply_of,
+    as_rows,
     grad_like,
     refuse_second_order,
     to_statistics_dtype,
@@ -45,6 +47,9 @@ from norm_plugin.norms.power_norm_v import PowerNormV
 from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
 from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 from norm_plugin.norms.unified_norm import UnifiedNorm
+
+LossScale = tuple[Tensor | None, float]
+"""The loss scale as a tensor, (), or if that is None as a number."""
 
 
 class Batch:
@@ -82,14 +87,14 @@ class Batch:
         raise NotImplementedError
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
     ) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight, bias and, of RepBN, of eta.
 
         Args:
             dy: (N, C), contiguous.
             x, weight: as in ``forward``.
-            scale: the loss scale, a number or ().
+            scale: the loss scale.
         """
         raise NotImplementedError
 
@@ -108,25 +113,34 @@ class ColumnNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None, batch: Batch
     ) -> Tensor:
-        """Return y. x: (N, C); the others as in :meth:`Batch.forward`, in any dtype."""
-        x = x.contiguous()
-        ctx.save_for_backward(x, weight, bias, eta)
+        """Return y. x: (..., C); the others as in :meth:`Batch.forward`, in any dtype."""
+        rows = as_rows(x)
+        ctx.save_for_backward(rows, weight, bias, eta)
         ctx.batch = batch
-        eta = None if eta is None else to_statistics_dtype(eta, x)
-        return batch.forward(x, to_statistics_dtype(weight, x), to_statistics_dtype(bias, x), eta)
+        if eta is not None:
+            eta = to_statistics_dtype(eta, x)
+        gain, offset = to_statistics_dtype(weight, x), to_statistics_dtype(bias, x)
+        return batch.forward(rows, gain, offset, eta).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight, bias and eta."""
         refuse_second_order()
         x, *parameters = ctx.saved_tensors
-        batch, dy = ctx.batch, dy.contiguous()
+        batch, g = ctx.batch, as_rows(dy)
         if ctx.needs_input_grad[0]:
-            scale = 1.0 if batch.loss_scale is None else batch.loss_scale()
-            dx, *gradients = batch.backward(dy, x, to_statistics_dtype(parameters[0], x), scale)
+            scale: LossScale = None, 1.0
+            if batch.loss_scale is not None:
+                now = batch.loss_scale()
+                scale = (now, 1.0) if isinstance(now, Tensor) else (None, float(now))
+            dx, *gradients = batch.backward(g, x, to_statistics_dtype(parameters[0], x), scale)
+            dx = dx.view(dy.shape)
         else:
-            dx, *gradients = batch.backward_to_parameters(dy, x)
+            dx, *gradients = batch.backward_to_parameters(g, x)
         return (dx, *map(grad_like, gradients, parameters), None)
+
+
+apply_column_norm = apply_of(ColumnNorm)
 
 
 class Inference(NamedTuple):
@@ -160,7 +174,7 @@ def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
 def column_norm(
     batch_of: BatchOf, norm: Any, x: Tensor, valid: Tensor | None, ops: Ops
 ) -> Tensor | None:
-    """Compute one forward of ``norm``, x and y: (N, C); None if the plain form must compute it."""
+    """Compute one forward of ``norm``, x and y: (..., C); None: the plain form must compute it."""
     if norm._buffers[norm.forward_updated_buffers[0]].dtype is not statistics_dtype(x):
         return None
     batch = batch_of(norm, valid, ops)
@@ -168,12 +182,13 @@ def column_norm(
         return None
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
-    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, norm._parameters.get("eta"), batch)
+    get = norm._parameters.get
+    y: Tensor = apply_column_norm(x, get("weight"), get("bias"), get("eta"), batch)
     return y
 
 
 def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
-    """Compute y, (N, C), from x, (N, C), in one pass; None if a gradient is needed."""
+    """Compute y, (..., C), from x, (..., C), in one pass; None if a gradient is needed."""
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in (x, *norm.parameters())):
         return None
     shift = None if running.mean is None else to_statistics_dtype(running.mean, x)
@@ -183,7 +198,8 @@ def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
         slope = to_statistics_dtype(running.slope, x)
         gain, offset = gain + slope, offset + slope * shift
     groups = getattr(norm, "layer_scale_groups", 0)
-    return ops.column_map(x.contiguous(), None, groups, norm.eps, shift, gain, offset, None)
+    y = ops.column_map(as_rows(x), None, shift, gain, offset, None, groups, norm.eps)
+    return y.view(x.shape)
 
 
 # --- by the statistics of the batch, with their exact gradient ------------------------------------
@@ -227,11 +243,11 @@ class ByBatch(Batch):
         return y
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
     ) -> tuple[Tensor | None, ...]:
         return self.ops.batch_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.with_eta),
-            *(self.nu, self.step, scale, self.rule, self.exchange),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, *scale),
+            *(self.step, self.with_eta, self.rule, self.exchange),
         )
 
 
@@ -323,12 +339,12 @@ class ByRunning(Batch):
         return y
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
     ) -> tuple[Tensor | None, ...]:
         step = 1 - self.norm.alpha_bwd
         gradients = self.ops.running_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight),
-            *(self.norm.nu, step, scale, self.rule, self.exchange),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, *scale),
+            *(step, self.rule, self.exchange),
         )
         return *gradients, None
 
@@ -373,16 +389,16 @@ class ByWindow(Batch):
 
         self.rule, self.numbers = norm.compute_once_per_forward(updated)
         gain = self.numbers[Row.GAIN]
-        return self.ops.column_map(x, self.valid, 0, norm.eps, None, gain, bias, bias)
+        return self.ops.column_map(x, self.valid, None, gain, bias, bias, 0, norm.eps)
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: float | Tensor
+        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
     ) -> tuple[Tensor | None, ...]:
         norm = self.norm
         psi, kept = (norm.psi, norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
         gradients = self.ops.window_backward(
             *(dy, x, self.valid, self.numbers, weight, norm.gradients, norm.gradients_filled),
-            *(psi, 1 - kept, scale, self.rule, self.exchange),
+            *(psi, *scale, 1 - kept, self.rule, self.exchange),
         )
         return *gradients, None
 

@@ -10,6 +10,7 @@ contiguous, and give per-channel tensors in the dtype of statistics.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +37,24 @@ def to_statistics_dtype(parameter: Tensor, x: Tensor) -> Tensor:
     if parameter.dtype is dtype and parameter.is_contiguous():
         return parameter  # saves three calls, which matter for a small norm
     return parameter.to(dtype).contiguous()
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return ``function.apply`` without the Python around it.
+
+    That serves ``torch.func``, whose transforms have no fused forms, and costs as much as a launch.
+    """
+    above: Any = super(torch.autograd.Function, function)
+    apply: Callable[..., Any] = above.apply
+    return apply
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """Return x, (..., C), as (N, C), contiguous.
+
+    Within an autograd function, where views cost no node of the graph.
+    """
+    return x.contiguous().view(-1, x.size(-1))
 
 
 def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from norm_plugin.kernels.choice import backend_of
 from norm_plugin.kernels.fused.gradients import (
     Arguments,
+    apply_of,
+    as_rows,
     grad_like,
     own_copy,
     refuse_second_order,
@@ -35,19 +37,19 @@ class Pointwise(torch.autograd.Function):
         function: str,
         ops: Ops,
     ) -> Tensor:
-        """Return y. x: (N, C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
-        x = x.contiguous()
+        """Return y. x: (..., C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
+        rows = as_rows(x)
         by = None if shift is None else to_statistics_dtype(shift, x)
-        ctx.save_for_backward(x, slope, shift, weight, bias)
+        ctx.save_for_backward(rows, slope, shift, weight, bias)
         ctx.function, ctx.ops = function, ops
         return ops.pointwise_forward(
-            x,
-            function,
+            rows,
             to_statistics_dtype(slope, x),
             by,
             to_statistics_dtype(weight, x),
             to_statistics_dtype(bias, x),
-        )
+            function,
+        ).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -56,15 +58,15 @@ class Pointwise(torch.autograd.Function):
         x, slope, shift, weight, bias = ctx.saved_tensors
         by = None if shift is None else to_statistics_dtype(shift, x)
         dx, dslope, dshift, dweight, dbias = ctx.ops.pointwise_backward(
-            dy.contiguous(),
+            as_rows(dy),
             x,
-            ctx.function,
             to_statistics_dtype(slope, x),
             by,
             to_statistics_dtype(weight, x),
+            ctx.function,
         )
         return (
-            dx,
+            dx.view(dy.shape),
             grad_like(dslope, slope),
             grad_like(dshift, shift),
             grad_like(dweight, weight),
@@ -72,6 +74,9 @@ class Pointwise(torch.autograd.Function):
             None,
             None,
         )
+
+
+apply_pointwise = apply_of(Pointwise)
 
 
 def pointwise(
@@ -83,10 +88,10 @@ def pointwise(
     bias: Tensor,
     shift: Tensor | None = None,
 ) -> Tensor:
-    """Return weight * f(slope x + shift) + bias, (N, C), with its gradients.
+    """Return weight * f(slope x + shift) + bias, (..., C), with its gradients.
 
     Args:
-        x: (N, C).
+        x: (..., C).
         function: ``tanh`` or ``erf``.
         slope, shift: (1,); None for shift: 0.
         weight, bias: (C,).
@@ -94,15 +99,15 @@ def pointwise(
     if torch.compiler.is_compiling():
         by = None if shift is None else to_statistics_dtype(shift, x)
         every = (
-            x.contiguous(),
+            x.reshape(-1, x.size(-1)).contiguous(),
             to_statistics_dtype(slope, x),
             by,
             to_statistics_dtype(weight, x),
             to_statistics_dtype(bias, x),
         )
-        y: Tensor = pointwise_operator(*every, function)
+        y: Tensor = pointwise_operator(*every, function).view(x.shape)
     else:
-        y = Pointwise.apply(x, slope, shift, weight, bias, function, ops)
+        y = apply_pointwise(x, slope, shift, weight, bias, function, ops)
     return y
 
 
@@ -119,7 +124,7 @@ def pointwise_operator(
     function: str,
 ) -> Tensor:
     """Return y of ``pointwise_forward``."""
-    return backend_of(x).pointwise_forward(x, function, slope, shift, weight, bias)
+    return backend_of(x).pointwise_forward(x, slope, shift, weight, bias, function)
 
 
 @pointwise_operator.register_fake
@@ -132,7 +137,7 @@ def pointwise_backward(
     dy: Tensor, x: Tensor, slope: Tensor, shift: Tensor | None, weight: Tensor, function: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
-    dx, *dparameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
+    dx, *dparameters = backend_of(x).pointwise_backward(dy, x, slope, shift, weight, function)
     dslope, dshift, dweight, dbias = (own_copy(gradient, slope) for gradient in dparameters)
     return dx, dslope, dshift, dweight, dbias
 
@@ -165,11 +170,11 @@ pointwise_operator.register_autograd(_pointwise_gradients, setup_context=_keep_p
 
 @fuses(DynamicTanh)
 def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return gamma * tanh(alpha x) + beta. x, y: (N, C)."""
+    """Return gamma * tanh(alpha x) + beta."""
     return pointwise(x, ops, "tanh", norm.alpha, norm.weight, norm.bias)
 
 
 @fuses(DynamicErf)
 def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
+    """Return gamma * erf(alpha x + s) + beta."""
     return pointwise(x, ops, "erf", norm.alpha, norm.weight, norm.bias, norm.shift)

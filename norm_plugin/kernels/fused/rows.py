@@ -12,6 +12,8 @@ from torch import Tensor
 from norm_plugin.kernels.choice import backend_of
 from norm_plugin.kernels.fused.gradients import (
     Arguments,
+    apply_of,
+    as_rows,
     grad_like,
     own_copy,
     refuse_second_order,
@@ -39,15 +41,15 @@ class RowNorm(torch.autograd.Function):
         rule: RowRule,
         ops: Ops,
     ) -> Tensor:
-        """Return y. x: (N, C); weight, bias: (C,) or None."""
-        x = x.contiguous()
+        """Return y. x: (..., C); weight, bias: (C,) or None."""
+        rows = as_rows(x)
         gain = None if weight is None else to_statistics_dtype(weight, x)
         y, mean, rstd = ops.row_forward(
-            x, gain, None if bias is None else to_statistics_dtype(bias, x), rule
+            rows, gain, None if bias is None else to_statistics_dtype(bias, x), rule
         )
-        ctx.save_for_backward(x, mean, rstd, weight, bias)
+        ctx.save_for_backward(rows, mean, rstd, weight, bias)
         ctx.rule, ctx.ops = rule, ops
-        return y
+        return y.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -55,8 +57,12 @@ class RowNorm(torch.autograd.Function):
         refuse_second_order()
         x, mean, rstd, weight, bias = ctx.saved_tensors
         gain = None if weight is None else to_statistics_dtype(weight, x)
-        dx, dweight, dbias = ctx.ops.row_backward(dy.contiguous(), x, mean, rstd, gain, ctx.rule)
-        return dx, grad_like(dweight, weight), grad_like(dbias, bias), None, None
+        dx, dweight, dbias = ctx.ops.row_backward(as_rows(dy), x, mean, rstd, gain, ctx.rule)
+        dparameters = grad_like(dweight, weight), grad_like(dbias, bias)
+        return dx.view(dy.shape), *dparameters, None, None
+
+
+apply_row_norm = apply_of(RowNorm)
 
 
 def row_norm(
@@ -66,7 +72,7 @@ def row_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Return y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
+    """Return y of ``rule``, with its gradients. x, y: (..., C); weight, bias: (C,) or None.
 
     Raises:
         ValueError: a bias is given without a mean, for which no backend sums the gradient.
@@ -75,7 +81,7 @@ def row_norm(
         raise ValueError("bias is given, but a row norm without a mean takes none: pass None")
     if torch.compiler.is_compiling():
         return _as_operator(x, weight, bias, rule)
-    y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
+    y: Tensor = apply_row_norm(x, weight, bias, rule, ops)
     return y
 
 
@@ -86,8 +92,9 @@ def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: Ro
         for parameter in (weight, bias)
     )
     phi = None if rule.phi is None else list(rule.phi)
-    y: Tensor = row_norm_operator(x.contiguous(), gain, offset, *rule[:-1], phi)[0]
-    return y
+    rows = x.reshape(-1, x.size(-1)).contiguous()
+    y: Tensor = row_norm_operator(rows, gain, offset, *rule[:-1], phi)[0]
+    return y.view(x.shape)
 
 
 # --- in the graph of torch.compile; see gradients.py ---------------------------------------------
@@ -176,26 +183,26 @@ row_norm_operator.register_autograd(_row_gradients, setup_context=_keep_row)
 
 @fuses(LayerNormSimple)
 def layer_norm_simple(norm: LayerNormSimple, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return (x - mu) / sigma. x, y: (N, C). ``layernorm`` itself uses torch's own kernel."""
+    """Return (x - mu) / sigma. ``layernorm`` itself uses torch's own kernel."""
     return row_norm(x, ops, RowRule(norm.eps))
 
 
 @fuses(DetachNorm, DetachNormMean, DetachNormStd)
 def detach_norm(norm: DetachNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return (x - mu) / sigma. x, y: (N, C)."""
+    """Return (x - mu) / sigma."""
     rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rstd=not norm.detach_std)
     return row_norm(x, ops, rule)
 
 
 @fuses(RMSNorm)
 def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return gamma * x / rms. x, y: (N, C)."""
+    """Return gamma * x / rms."""
     return row_norm(x, ops, RowRule(norm.eps, center=False), norm.gain())
 
 
 @fuses(ScaleNorm)
 def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C), (N, C)."""
+    """Return g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C)."""
     g = norm.g.to(statistics_dtype(x))
     gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
     return row_norm(x, ops, RowRule(norm.eps / norm.dim, center=False), gain)
@@ -203,12 +210,12 @@ def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
 
 @fuses(GroupNorm)
 def group_norm(norm: GroupNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
+    """Return gamma * (x - mu_i) / sigma_i + beta."""
     return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)
 
 
 @fuses(AdaNorm)
 def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
-    """Return sg[C (1 - k z)] z. x, y: (N, C)."""
+    """Return sg[C (1 - k z)] z."""
     rule = RowRule(norm.eps, released=norm.variant == "released", phi=(norm.scale, norm.k))
     return row_norm(x, ops, rule)

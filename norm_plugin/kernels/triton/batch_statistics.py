@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -25,11 +24,17 @@ from norm_plugin.kernels.triton.columns import (
     merge_programs,
     partial_products,
 )
-from norm_plugin.kernels.triton.tiles import kernel, launch
+from norm_plugin.kernels.triton.replay import replayed
+from norm_plugin.kernels.triton.tiles import (
+    CHANNELS_A_PROGRAM,
+    FEW_WARPS,
+    PROGRAMS_AT_ONCE,
+    empty,
+    kernel,
+    launch,
+    ticket_for,
+)
 
-CHANNELS_A_PROGRAM = 16
-PROGRAMS_AT_ONCE = 64
-"""The size of the tile in which partial sums are added."""
 CHANNELS_A_WARP = 256
 """In the last program, which sees all channels."""
 
@@ -643,19 +648,6 @@ def finish_window_gradient_kernel(
 
 
 @functools.cache
-def _ticket(device: int, stream: int) -> Tensor:
-    """Return the ticket of the kernels of a stream, which run one after the other."""
-    on = "cpu" if device < 0 else f"cuda:{device}"
-    return torch.zeros(1, dtype=torch.int32, device=on)
-
-
-def ticket_for(x: Tensor) -> Tensor:
-    """Return the ticket for a kernel on the current stream of the device of ``x``."""
-    device = x.get_device()
-    return _ticket(device, torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0)
-
-
-@functools.cache
 def _finishing(channels: int) -> tuple[tuple[int, int, int], tuple[int, int, int, int], int]:
     """Return the grid, the first constants and the warps of finishing kernels."""
     most = triton.next_power_of_2(channels)
@@ -664,7 +656,7 @@ def _finishing(channels: int) -> tuple[tuple[int, int, int], tuple[int, int, int
     return (
         grid,
         (channels, block_n, PROGRAMS_AT_ONCE, most),
-        min(max(most // CHANNELS_A_WARP, 4), 16),
+        min(max(most // CHANNELS_A_WARP, FEW_WARPS), 16),
     )
 
 
@@ -683,12 +675,7 @@ def of_all_workers(sums: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor | N
     return exchange(own), own
 
 
-def _number_or_pointer(scale: float | Tensor) -> tuple[float, Tensor | None]:
-    if isinstance(scale, Tensor):
-        return 1.0, scale.to(torch.float32)
-    return float(scale), None
-
-
+@replayed(7)
 def batch_forward(
     x: Tensor,
     valid: Tensor | None,
@@ -706,7 +693,7 @@ def batch_forward(
     sums, rstd = column_moments(x, valid, groups, eps, center)
     if exchange is not None:
         sums = exchange(merge_programs(sums) if center else sums.sum(0, keepdim=True))
-    numbers = sums.new_empty((len(Row), x.size(1)))
+    numbers = empty(x, len(Row), x.size(1))
     finish(
         finish_batch_kernel,
         *(sums, numbers, weight, bias, eta, running_mean, running_square, float(x.size(0))),
@@ -719,6 +706,7 @@ def batch_forward(
     return y, numbers, rstd
 
 
+@replayed(8)
 def batch_backward(
     dy: Tensor,
     x: Tensor,
@@ -726,21 +714,21 @@ def batch_backward(
     valid: Tensor | None,
     numbers: Tensor,
     weight: Tensor,
-    with_eta: bool,
     nu: Tensor | None,
+    scale_tensor: Tensor | None,
+    scale: float,
     step: float,
-    scale: float | Tensor,
+    with_eta: bool,
     rule: BatchRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Compute :meth:`Ops.batch_backward`."""
     shift = numbers if rule.center else None
     sums, own = of_all_workers(partial_products(dy, x, rstd, valid, shift), exchange)
-    out = sums.new_empty((GRADIENTS, x.size(1)))
-    number, pointer = _number_or_pointer(scale)
+    out = empty(x, GRADIENTS, x.size(1))
     finish(
         finish_batch_gradient_kernel,
-        *(sums, out, numbers, weight, own, nu, pointer, float(step), number),
+        *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
         constants=(rule.center, bool(rule.penalty), with_eta),
     )
     dbias, dweight, du_constant, u_coef, deta = out.unbind()
@@ -749,6 +737,7 @@ def batch_backward(
     return dx, dweight, dbias, deta[:1] if with_eta else None
 
 
+@replayed(6)
 def running_forward(
     x: Tensor,
     valid: Tensor | None,
@@ -769,7 +758,7 @@ def running_forward(
     )
     assert partial_sums is not None
     sums, _ = of_all_workers(partial_sums, exchange)
-    numbers = sums.new_empty((len(Row), x.size(1)))
+    numbers = empty(x, len(Row), x.size(1))
     finish(
         finish_running_kernel,
         *(sums, numbers, weight, psi2, running_square, float(x.size(0)), float(share), float(eps)),
@@ -780,6 +769,7 @@ def running_forward(
     return y, numbers, rstd
 
 
+@replayed(8)
 def running_backward(
     dy: Tensor,
     x: Tensor,
@@ -788,27 +778,29 @@ def running_backward(
     numbers: Tensor,
     weight: Tensor,
     nu: Tensor,
+    scale_tensor: Tensor | None,
+    scale: float,
     step: float,
-    scale: float | Tensor,
     rule: RunningRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute :meth:`Ops.running_backward`."""
-    number, pointer = _number_or_pointer(scale)
+    scales = (float(scale), scale_tensor)
     dy_coef, u_coef = numbers[Row.GAIN], numbers[Row.U_COEF]
     dx, partial_sums = column_gradient(
-        dy, x, rstd, valid, None, dy_coef, None, u_coef, nu, (number, pointer), sums=True
+        dy, x, rstd, valid, None, dy_coef, None, u_coef, nu, scales, sums=True
     )
     assert partial_sums is not None
     sums, own = of_all_workers(partial_sums, exchange)
-    out = sums.new_empty((2, x.size(1)))
+    out = empty(x, 2, x.size(1))
     finish(
         finish_running_gradient_kernel,
-        *(sums, out, numbers, weight, own, nu, pointer, float(step), number),
+        *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
     )
     return dx, out[1], out[0]
 
 
+@replayed(6)
 def window_forward(
     x: Tensor,
     valid: Tensor | None,
@@ -823,7 +815,7 @@ def window_forward(
     """Compute :meth:`Ops.window_forward`."""
     partial_sums, _ = column_moments(x, valid, 0, rule.eps, False)
     sums, _ = of_all_workers(partial_sums, exchange)
-    numbers = sums.new_empty((len(Row), x.size(1)))
+    numbers = empty(x, len(Row), x.size(1))
     finish(
         finish_window_kernel,
         *(sums, numbers, weight, squares, filled, running_square),
@@ -833,6 +825,7 @@ def window_forward(
     return numbers
 
 
+@replayed(9)
 def window_backward(
     dy: Tensor,
     x: Tensor,
@@ -842,18 +835,19 @@ def window_backward(
     gradients: Tensor,
     filled: Tensor,
     psi: Tensor | None,
+    scale_tensor: Tensor | None,
+    scale: float,
     share: float,
-    scale: float | Tensor,
     rule: WindowRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute :meth:`Ops.window_backward`."""
     sums, own = of_all_workers(partial_products(dy, x, None, valid, None), exchange)
-    out = sums.new_empty((GRADIENTS, x.size(1)))
-    number, pointer = _number_or_pointer(scale)
+    out = empty(x, GRADIENTS, x.size(1))
     finish(
         finish_window_gradient_kernel,
-        *(sums, out, numbers, weight, own, gradients, filled, psi, pointer, float(share), number),
+        *(sums, out, numbers, weight, own, gradients, filled, psi, scale_tensor),
+        *(float(share), float(scale)),
         constants=(gradients.size(0), rule.in_warmup),
     )
     dbias, dweight, _, u_coef, _ = out.unbind()

@@ -9,11 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from norm_plugin.kernels.triton.replay import replayed
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
     aligned,
     as_bytes,
     check,
+    empty,
+    empty_like,
     empty_partial_sums,
     kernel,
     launch_pass,
@@ -171,7 +174,7 @@ def map_kernel(
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
     """Return memory for the rstd, (N, G), float32; None without pre-scaling."""
-    return x.new_empty((x.size(0), groups), dtype=torch.float32) if groups else None
+    return empty(x, x.size(0), groups) if groups else None
 
 
 def merge_programs(sums: Tensor) -> Tensor:
@@ -227,21 +230,22 @@ def map_columns(
     compute_rstd = rstd is None
     if rstd is None:
         rstd = empty_rstd(x, groups)
-    y, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
+    y, partial_sums = empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
     args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, square, y, partial_sums)
     launch_pass(map_kernel, x, tiles, programs, *args, float(eps), constants=(compute_rstd,))
     return y, rstd, partial_sums
 
 
+@replayed(6)
 def column_map(
     x: Tensor,
     valid: Tensor | None,
-    groups: int,
-    eps: float,
     shift: Tensor | None,
     gain: Tensor,
     offset: Tensor,
     at_padding: Tensor | None,
+    groups: int,
+    eps: float,
 ) -> Tensor:
     """Compute :meth:`Ops.column_map`."""
     return map_columns(x, None, valid, groups, eps, shift, gain, offset, at_padding)[0]
@@ -434,7 +438,7 @@ def column_gradient(
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
-    dx, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
+    dx, partial_sums = empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
     number, pointer = scale
     args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, nu, pointer, dx)
     launch_pass(gradient_kernel, x, tiles, programs, *args, partial_sums, number)

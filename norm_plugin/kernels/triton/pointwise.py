@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from norm_plugin.kernels.triton.replay import replayed
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
     aligned,
     check,
-    empty_partial_sums,
+    empty,
+    empty_like,
     kernel,
     launch_pass,
     num_programs,
     num_tiles,
     program_cols,
-    store_partial_sum,
     tile_rows,
     tiling,
 )
@@ -94,7 +94,8 @@ def backward_kernel(
     BLOCK_M: tl.constexpr,
     erf: tl.constexpr,
 ) -> None:
-    """Store dx for every tile of this program, and its sums for weight, bias, slope and shift."""
+    """Store dx for every tile of this program, and parts of the gradients of weight, bias, slope
+    and shift, (2 C + 2,)."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     slope = tl.load(slope_ptr)
     weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
@@ -118,10 +119,11 @@ def backward_kernel(
         dbias += g
         dslope += du * x
         dshift += du
-    store_partial_sum(partial_sums_ptr, 0, 4, dweight, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 1, 4, dbias, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 2, 4, dslope, cols, col_mask, num_channels)
-    store_partial_sum(partial_sums_ptr, 3, 4, dshift, cols, col_mask, num_channels)
+    own_ptr = partial_sums_ptr + tl.program_id(0) * (2 * num_channels + 2)
+    tl.store(own_ptr + cols, tl.sum(dweight, 0), mask=col_mask)
+    tl.store(own_ptr + num_channels + cols, tl.sum(dbias, 0), mask=col_mask)
+    tl.store(own_ptr + 2 * num_channels, tl.sum(tl.sum(dslope, 1), 0))
+    tl.store(own_ptr + 2 * num_channels + 1, tl.sum(tl.sum(dshift, 1), 0))
 
 
 def _is_erf(function: str) -> bool:
@@ -130,41 +132,44 @@ def _is_erf(function: str) -> bool:
     return function == "erf"
 
 
+@replayed(5)
 def pointwise_forward(
     x: Tensor,
-    function: str,
     slope: Tensor,
     shift: Tensor | None,
     weight: Tensor,
     bias: Tensor,
+    function: str,
 ) -> Tensor:
     """Compute :meth:`Ops.pointwise_forward`."""
     check(x)
     x = aligned(x)
     tiles = tiling(x.size(1), 0)
-    y = torch.empty_like(x)
+    y = empty_like(x)
     args = (y, slope, shift, weight, bias)
     constants = (_is_erf(function),)
     launch_pass(forward_kernel, x, tiles, num_tiles(x, tiles), *args, constants=constants)
     return y
 
 
+@replayed(5)
 def pointwise_backward(
     dy: Tensor,
     x: Tensor,
-    function: str,
     slope: Tensor,
     shift: Tensor | None,
     weight: Tensor,
+    function: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :meth:`Ops.pointwise_backward`."""
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
-    tiles = tiling(x.size(1), 0)
+    channels = x.size(1)
+    tiles = tiling(channels, 1)  # whole rows: a program adds all of its terms for slope and shift
     programs = num_programs(x, tiles)
-    dx, sums = torch.empty_like(x), empty_partial_sums(x, programs, 4)
+    dx, sums = empty_like(x), empty(x, programs, 2 * channels + 2)
     args = (dy, dx, slope, shift, weight, sums)
     launch_pass(backward_kernel, x, tiles, programs, *args, constants=(_is_erf(function),))
     total = add_partial_sums(sums)
-    dslope, dshift = total[2:].sum(1, keepdim=True)
-    return dx, dslope, dshift, total[0], total[1]
+    dweight, dbias, dslope, dshift = total.split([channels, channels, 1, 1])
+    return dx, dslope, dshift, dweight, dbias

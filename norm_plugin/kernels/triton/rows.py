@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 import triton.language as tl
 from torch import Tensor
 
 from norm_plugin.kernels.passes import RowRule
+from norm_plugin.kernels.triton.replay import replayed
 from norm_plugin.kernels.triton.tiles import (
     add_partial_sums,
     aligned,
     check,
+    empty,
+    empty_like,
     empty_partial_sums,
     kernel,
     launch_pass,
@@ -135,6 +137,7 @@ def _phi(rule: RowRule) -> tuple[float, float]:
     return (0.0, 0.0) if rule.phi is None else rule.phi
 
 
+@replayed(3)
 def row_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
 ) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -142,9 +145,9 @@ def row_forward(
     check(x)
     x = aligned(x)
     tiles = tiling(x.size(1), rule.groups)
-    y = torch.empty_like(x)
-    rstd = x.new_empty((x.size(0), rule.groups), dtype=torch.float32)
-    mean = torch.empty_like(rstd) if rule.center else None
+    y = empty_like(x)
+    rstd = empty(x, x.size(0), rule.groups)
+    mean = empty_like(rstd) if rule.center else None
     launch_pass(
         forward_kernel,
         x,
@@ -156,6 +159,7 @@ def row_forward(
     return y, mean, rstd
 
 
+@replayed(5)
 def row_backward(
     dy: Tensor,
     x: Tensor,
@@ -168,7 +172,7 @@ def row_backward(
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), rule.groups)
-    dx = torch.empty_like(x)
+    dx = empty_like(x)
     programs = num_tiles(x, tiles) if weight is None else num_programs(x, tiles)
     sums = None if weight is None else empty_partial_sums(x, programs, 2)
     through_mean = rule.through_mean and rule.center

@@ -8,8 +8,10 @@ programs write to one address, so that equal inputs give bit-equal results on th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +28,9 @@ TILE_NUMBERS = 2048  # values per tile, unless a row is longer
 GROUP_SIZE = 128  # if rows are not summed: 256 bytes of half precision
 NUMBERS_A_WARP = 512  # 16 registers per thread for each tensor of the tile
 WARPS_AT_ONCE = 16  # per multiprocessor, limited by registers at 128 per thread
+CHANNELS_A_PROGRAM = 16
+PROGRAMS_AT_ONCE = 64  # with the line above, the size of the tile in which partial sums are added
+FEW_WARPS = 4
 INTERPRETED_MULTIPROCESSORS = 2  # for a tensor on the CPU, which only the interpreter accepts
 
 
@@ -99,14 +104,76 @@ def num_programs(x: Tensor, tiles: Tiling) -> int:
     return min(num_tiles(x, tiles), _most_programs(x.get_device(), tiles))
 
 
+class Recording:
+    """What a call does on the device; see ``replay.py``.
+
+    Attributes:
+        launches: functions and their arguments; None for one that Triton's front end has launched.
+        empties: the memory that the call allocates.
+        fixed: tensors that every such call uses.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, tuple[Any, ...]] | None] = []
+        self.empties: list[Tensor] = []
+        self.fixed: list[Tensor] = []
+
+
+_recording: Recording | None = None
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recording]:
+    """Record the launches in this context."""
+    global _recording
+    before, _recording = _recording, Recording()
+    try:
+        yield _recording
+    finally:
+        _recording = before
+
+
+def empty(x: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return memory on the device of ``x``."""
+    new = x.new_empty(shape, dtype=dtype)
+    if _recording is not None:
+        _recording.empties.append(new)
+    return new
+
+
+def empty_like(x: Tensor) -> Tensor:
+    """Return memory for y or dx."""
+    return empty(x, *x.shape, dtype=x.dtype)
+
+
 def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
     """Return memory for the partial sums of all programs: (programs, kinds, C), float32."""
-    return x.new_empty((programs, kinds, x.size(1)), dtype=torch.float32)
+    return empty(x, programs, kinds, x.size(1))
 
 
-def add_partial_sums(sums: Tensor) -> Tensor:
-    """Add the partial sums of all programs, and return (kinds, C)."""
-    return sums[0] if sums.size(0) == 1 else sums.sum(0)
+def stream_of(device: int) -> int:
+    """Return the current stream of a device, by its number; -1: the CPU, which has none."""
+    return torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
+
+
+def is_current(device: int) -> bool:
+    """Return whether kernels that are launched now run on this device."""
+    return device < 0 or torch._C._cuda_getDevice() == device
+
+
+@functools.cache
+def _ticket(device: int, stream: int) -> Tensor:
+    on = "cpu" if device < 0 else f"cuda:{device}"
+    return torch.zeros(1, dtype=torch.int32, device=on)
+
+
+def ticket_for(x: Tensor) -> Tensor:
+    """Return the ticket of kernels on the current stream, which run one after the other."""
+    device = x.get_device()
+    ticket = _ticket(device, stream_of(device))
+    if _recording is not None:
+        _recording.fixed.append(ticket)
+    return ticket
 
 
 kernel = triton.jit(
@@ -147,16 +214,20 @@ def launch(
     device = x.get_device()  # -1 on the CPU
     key = (id(function), x.dtype, device, constants, tuple([arg is None for arg in args]))
     compiled = _COMPILED.get(key)
-    if compiled is None or (device >= 0 and device != torch.cuda.current_device()):
+    if compiled is None or not is_current(device):
         with torch.cuda.device_of(x):
             compiled = function[grid](*args, *constants, num_warps=num_warps)
         if compiled is not None and CALLS_COMPILED:  # None: the interpreter has run it
             _COMPILED[key] = compiled.run, compiled.function, compiled.packed_metadata
+        if _recording is not None:
+            _recording.launches.append(None)
         return
     run, handle, metadata = compiled
-    stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
     # As torch's own compiler launches Triton's kernels; the three are hooks of a profiler
-    run(*grid, stream, handle, metadata, None, None, None, *args, *constants)
+    given = (*grid, stream_of(device), handle, metadata, None, None, None, *args, *constants)
+    run(*given)
+    if _recording is not None:
+        _recording.launches.append((run, given))
 
 
 def aligned(x: Tensor) -> Tensor:
@@ -268,3 +339,34 @@ def store_partial_sum(
     """Store this program's partial sum over the rows of ``terms``, (BLOCK_M, BLOCK_N)."""
     numbers = tl.sum(terms, 0)
     store_per_channel(partial_sums_ptr, kind, kinds, numbers, cols, col_mask, num_channels)
+
+
+@kernel
+def add_programs_kernel(
+    partial_sums_ptr: tl.tensor,
+    programs: tl.tensor,
+    out_ptr: tl.tensor,
+    width: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+) -> None:
+    """Add (programs, width) over the programs, in a fixed order."""
+    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    col_mask = cols < width
+    total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for first in range(0, programs, BLOCK_P):
+        program = first + tl.arange(0, BLOCK_P)
+        mask = (program < programs)[:, None] & col_mask[None, :]
+        offsets = program[:, None] * width + cols[None, :]
+        total += tl.load(partial_sums_ptr + offsets, mask=mask, other=0.0)
+    tl.store(out_ptr + cols, tl.sum(total, 0), mask=col_mask)
+
+
+def add_partial_sums(sums: Tensor) -> Tensor:
+    """Add the partial sums of all programs, and return (kinds, C)."""
+    out = empty(sums, *sums.shape[1:])
+    width = out.numel()
+    grid = (triton.cdiv(width, CHANNELS_A_PROGRAM), 1, 1)
+    constants = (width, CHANNELS_A_PROGRAM, PROGRAMS_AT_ONCE)
+    launch(add_programs_kernel, sums, grid, (sums, sums.size(0), out), constants, FEW_WARPS)
+    return out

@@ -28,6 +28,10 @@ class CountsSteps(Protocol):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Return names and parameters, as every module does."""
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether ``count_step`` has an effect."""
+
     def count_step(self, parameters: set[str]) -> None:
         """Count one step of ``parameters``, names of the module's own parameters."""
 
@@ -64,13 +68,14 @@ def _end_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """Tell the modules in ``COUNTING`` of the step, if it is the outermost one."""
     if torch.compiler.is_compiling():
         return
-    if COUNTING:
+    modules = [module for module in COUNTING if module.counts_steps]
+    if modules:
         groups = optimizer.param_groups
         _RUNNING.held |= {id(parameter) for group in groups for parameter in group["params"]}
     if _RUNNING.optimizer is None or _RUNNING.optimizer() is not optimizer:
         return
     _RUNNING.optimizer = None
-    for module in tuple(COUNTING):
+    for module in modules:
         own = module.named_parameters(recurse=False)
         stepped = {name for name, parameter in own if id(parameter) in _RUNNING.held}
         if stepped:

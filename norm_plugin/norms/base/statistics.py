@@ -351,7 +351,8 @@ class BatchStatisticsNorm(AffineNorm):
         norm and update.
         """
         if not self.counts_forwards and num_updates != self._reported:
-            self._trainer_counts, self._reported = True, num_updates
+            # Not by nn.Module's own setter, which costs a GPU's host as much as a launch
+            vars(self).update(_trainer_counts=True, _reported=num_updates)
 
     def _write_count(self) -> None:
         reported, self._reported = self._reported, None
@@ -365,6 +366,12 @@ class BatchStatisticsNorm(AffineNorm):
             self._forwards_counted += 1
             self._count(self._updates + 1)
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the steps of optimizers count."""
+        others = self.counts_forwards or self._trainer_counts
+        return not others and self._averaged_forwards is None
+
     def count_step(self, parameters: set[str]) -> None:
         """Count one step of optimizers that hold ``parameters``, names of this norm's own ones.
 
@@ -372,7 +379,7 @@ class BatchStatisticsNorm(AffineNorm):
         since the last update began is part of that update; any other step begins a new one. The
         first step replaces the forwards that were counted before it.
         """
-        if self.counts_forwards or self._trainer_counts or self._averaged_forwards is not None:
+        if not self.counts_steps:
             return
         if self._stepped and self._stepped.isdisjoint(parameters):
             self._stepped = self._stepped | parameters

@@ -6,6 +6,7 @@
 
 #include "batch_statistics.inc"
 #include "families.inc"
+#include "replay.inc"
 
 namespace {
 // Half precision, which a CPU computes in float32 anyway, is converted before it gets here.

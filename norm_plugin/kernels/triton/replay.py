@@ -1,0 +1,120 @@
+"""Repeat the launches of a call for other tensors of the same sizes.
+
+What leads from a call to its launches (checks, tiles, allocations, keys of compiled kernels) costs
+the host several times as much as the launches, and depends only on sizes and options. The first
+calls of a function for some sizes run it; then the launches of one call are recorded: the place of
+each argument in a given tensor, or in one that the function allocates by ``tiles.empty``. Later
+calls repeat them in C++ with the new tensors' addresses, which launchers take as numbers. Without
+the C++ extension each call runs the function: the kernels and their arguments are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from norm_plugin.kernels.cpu import loading
+from norm_plugin.kernels.triton import tiles
+
+MOST_PROGRAMS = 4096
+"""Of one function; then all are forgotten: numbers that change with each call make new ones."""
+
+
+def replayed(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: repeat the launches of earlier calls.
+
+    The function depends on the values of its arguments only by launching kernels, and allocates by
+    ``tiles.empty``. It returns a tensor, or a tuple of tensors and None.
+
+    Args:
+        tensors: how many of the first arguments are tensors or None; the first one has the sizes.
+            The others are numbers, rules or None.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        programs: dict[Any, Any] = {}
+
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            given, others = args[:tensors], args[tensors:]
+            first = given[0]
+            device = first.get_device()
+            key = (
+                first.shape,
+                first.dtype,
+                device,
+                tiles.is_current(device),
+                tiles.stream_of(device),
+                *[each is None for each in given],
+                len(set(map(id, given))),  # psi^2 before the batch may be the running one, or not
+                others,
+            )
+            program = programs.get(key)
+            if program is not None:
+                results = program.replay(given)
+                if results is not None:
+                    return results if len(results) > 1 else results[0]
+            return _record(function, given, others, key, programs)
+
+        return call
+
+    return decorate
+
+
+def _record(
+    function: Callable[..., Any],
+    given: tuple[Tensor | None, ...],
+    others: tuple[Any, ...],
+    key: Any,
+    programs: dict[Any, Any],
+) -> Any:
+    """Run the function, and store its program if all of its launches can be repeated."""
+    native, _ = loading.load()
+    with tiles.recording() as recorded:
+        results = function(*given, *others)
+    if native is None or not recorded.launches:
+        return results
+    known = [*given, *recorded.empties]
+    launches = []
+    for launch in recorded.launches:
+        if launch is None:
+            return results
+        run, arguments = launch
+        constants, places = list(arguments), []
+        for place, argument in enumerate(arguments):
+            if not isinstance(argument, Tensor):
+                continue
+            if any(argument is each for each in recorded.fixed):
+                constants[place] = argument.data_ptr()
+                continue
+            found = _find(argument, known)
+            if found is None:
+                return results
+            places.append((place, *found))
+        launches.append((run, tuple(constants), places))
+    ends = []
+    for result in results if isinstance(results, tuple) else (results,):
+        found = (-1, 0) if result is None else _find(result, known)
+        if found is None:
+            return results
+        ends.append((*found, () if result is None else tuple(result.shape)))
+    if len(programs) >= MOST_PROGRAMS:
+        programs.clear()
+    empties = [(tuple(each.shape), each.dtype) for each in recorded.empties]
+    programs[key] = native.Program(empties, launches, ends)
+    return results
+
+
+def _find(part: Tensor, known: list[Tensor | None]) -> tuple[int, int] | None:
+    """Return which of the tensors ``part`` is or lies in, and at which byte; None: in none."""
+    for number, whole in enumerate(known):
+        if whole is part:
+            return number, 0
+    for number, whole in enumerate(known):
+        offset = -1 if whole is None else part.data_ptr() - whole.data_ptr()
+        if whole is not None and 0 <= offset < whole.nbytes:
+            return number, offset
+    return None

@@ -38,10 +38,17 @@ def kernels():
     names = {"triton", "norm_plugin.kernels", "norm_plugin.kernels.cpu._native"}
     return sorted(names & set(sys.modules))
 
+def hooks():
+    optimizer = sys.modules["torch.optim.optimizer"]
+    return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
+
 functions, logged, loaded = state(), logs(), set(sys.modules)
 allowed = list(torch.serialization.get_safe_globals())
 from norm_plugin.norms import NORM_TYPES, build_norm
 kernels_by_import = kernels()
+for name in ("layernorm", "rmsnorm", "dyt"):
+    build_norm(name, 8)
+hooks_by_others = hooks()
 norms = {name: build_norm(name, 8) for name in NORM_TYPES}
 
 def replaced():
@@ -60,6 +67,7 @@ print(json.dumps({
     "logging is left alone": logs() == logged,
     "safe globals are left alone": torch.serialization.get_safe_globals() == allowed,
     "kernels that the import loads": kernels_by_import,
+    "hooks on optimizers before and after a norm with statistics": [hooks_by_others, hooks()],
     "kernels that norms on the CPU load": kernels(),
 }))
 """
@@ -106,6 +114,7 @@ def test_the_norms_load_torch_alone_and_change_no_more_of_it_than_they_must() ->
         "logging is left alone": True,
         "safe globals are left alone": True,
         "kernels that the import loads": [],
+        "hooks on optimizers before and after a norm with statistics": [0, 2],
         "kernels that norms on the CPU load": [
             "norm_plugin.kernels",
             "norm_plugin.kernels.cpu._native",

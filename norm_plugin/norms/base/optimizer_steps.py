@@ -6,6 +6,7 @@ All of it is one step, with the parameters that any of these optimizers holds.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -82,5 +83,14 @@ def _end_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             module.count_step(stepped)
 
 
-register_optimizer_step_pre_hook(_begin_step)
-register_optimizer_step_post_hook(_end_step)
+def count_steps_of(module: CountsSteps) -> None:
+    """Tell ``module`` of each step from now on."""
+    _hook_optimizers()
+    COUNTING.add(module)
+
+
+@functools.cache
+def _hook_optimizers() -> None:
+    """Hook all optimizers of the process, once: when the first module is to be told."""
+    register_optimizer_step_pre_hook(_begin_step)
+    register_optimizer_step_post_hook(_end_step)

@@ -19,7 +19,7 @@ from norm_plugin.norms.base.loss_scale import (
     trains_in_float16,
 )
 from norm_plugin.norms.base.means import update_running_average
-from norm_plugin.norms.base.optimizer_steps import COUNTING
+from norm_plugin.norms.base.optimizer_steps import count_steps_of
 from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
@@ -96,7 +96,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards = Forwards()
         self._averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
-        COUNTING.add(self)
+        count_steps_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a norm to be copied or pickled."""
@@ -107,7 +107,7 @@ class BatchStatisticsNorm(AffineNorm):
         """Restore a copied or unpickled norm, whose buffers have new version counters."""
         super().__setstate__(state)
         self._count_read = (None, 0, 0)
-        COUNTING.add(self)
+        count_steps_of(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any

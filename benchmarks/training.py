@@ -128,11 +128,10 @@ class Run:
 
 
 def training_setups() -> list[Setup]:
-    """Return every norm with the recipe's options, powernorm after its warm-up, which a short run
-    would not end, and a run with ``--norm-fused-dropout``.
+    """Return every norm with the recipe's options, and powernorm after its warm-up, which a short
+    run would not end.
     """
-    more = [Setup("powernorm", "warmup_updates=0"), Setup("layernorm", "fused_dropout=on")]
-    return [Setup(name) for name in NORM_TYPES] + more
+    return [*map(Setup, NORM_TYPES), Setup("powernorm", "warmup_updates=0")]
 
 
 def prepared_data() -> Path:

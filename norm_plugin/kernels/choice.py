@@ -24,16 +24,6 @@ DEVICES = {"cpu": "cpu", "cuda": "triton"}
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
-class HasKernelChoice:
-    """A second base class for modules other than norms that compute by a choice of kernels.
-
-    Attributes:
-        kernels: a resolved value of ``KERNELS``; ``set_kernels`` sets it.
-    """
-
-    kernels: str
-
-
 def resolve(choice: str | None) -> str:
     """Return the effective choice: NORM_KERNELS if set, else ``choice``, else ``auto``.
 

@@ -98,7 +98,7 @@ def _fused_form(norm: Norm, choice: str) -> FusedForm | None:
 
 
 def set_kernels(module: nn.Module, choice: str | None) -> None:
-    """Let every norm and every fused dropout in ``module`` compute by ``choice``, at any time.
+    """Let every norm in ``module`` compute by ``choice``, at any time.
 
     Args:
         choice: ``auto``, ``off``, ``cpu``, ``triton`` or ``compile``; None: ``auto``. The
@@ -111,5 +111,3 @@ def set_kernels(module: nn.Module, choice: str | None) -> None:
     for part in module.modules():
         if isinstance(part, Norm):
             part.fused = _fused_form(part, resolved)
-        elif isinstance(part, choices.HasKernelChoice):
-            part.kernels = resolved

@@ -321,10 +321,3 @@ class Ops(Protocol):
         Args:
             psi: (C,), that of norms/unified_norm.py; None: the window's mean is used itself.
         """
-
-    def dropout_sum(self, stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
-        """Return stream + mask * branch, or mask * branch without a stream.
-
-        The mask is defined in ``dropout.py``. stream, branch: contiguous, of one shape and dtype;
-        p in [0, 1); seed in [0, 2^63).
-        """

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from norm_plugin.models.flags import (
     CHOICES,
+    FUSED_DROPOUT,
     PLACEMENT,
     PLACEMENT_OF,
     RENAMED_KEYS,
@@ -159,7 +160,7 @@ def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
 
 
 def check_keys(
-    values: Iterable[str],
+    values: Mapping[str, Any],
     filled_in: Iterable[str],
     stock: type[FairseqDataclass] = NormConfig,
 ) -> None:
@@ -172,7 +173,9 @@ def check_keys(
         stock: the settings of fairseq's model.
     """
     cls = config_class(stock)
-    known = {"_name", "arch", KERNELS_FOUND, *filled_in}
+    known = {"_name", "arch", KERNELS_FOUND, FUSED_DROPOUT, *filled_in}
+    if str(values.get(FUSED_DROPOUT)) in ("on", "True"):
+        logger.warning("%s is gone: dropout is torch's, with other random numbers", FUSED_DROPOUT)
     for field in dataclasses.fields(cls):
         if field.name in NESTED:
             inner = dataclasses.fields(getattr(cls(), field.name))
@@ -180,7 +183,7 @@ def check_keys(
         else:
             known.add(field.name)
     if unknown := sorted(set(values) - known):
-        shown = known - RENAMED_KEYS.keys()
+        shown = known - RENAMED_KEYS.keys() - {FUSED_DROPOUT}
         raise ValueError("; ".join(_about_unknown(key, shown) for key in unknown))
 
 

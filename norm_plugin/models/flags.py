@@ -21,7 +21,6 @@ KERNELS_CHOICE, NAN_CHECK = "norm_kernels", "norm_nan_check"
 ALLOW_MISMATCH = "norm_allow_change"  # the stored key, see RENAMED_KEYS
 EMBEDDING = "norm_embedding"
 GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED_KEYS
-FUSED_DROPOUT = "norm_fused_dropout"
 QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED_KEYS
 HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
@@ -35,6 +34,9 @@ RENAMED_KEYS = {
 
 Both are accepted, as flags, keys of YAML and overrides.
 """
+
+FUSED_DROPOUT = "norm_fused_dropout"
+"""The key of a flag that is gone, which checkpoints of before store: they load all the same."""
 
 
 class Choice(NamedTuple):
@@ -91,13 +93,6 @@ CHOICES = {
         "how norms are computed: auto (the kernels of the device if available, else plain "
         "torch), off (plain torch), cpu, triton, compile (torch.compile); the environment variable "
         f"{VARIABLE} overrides it",
-    ),
-    FUSED_DROPOUT: Choice(
-        lambda: ON_OFF,
-        "off",
-        "compute the dropout and the residual sum of a branch in one pass, which is faster on a "
-        "CPU and stores no mask, but draws other random numbers than stock fairseq; only for "
-        "placements whose branches end in x + f",
     ),
     ALLOW_MISMATCH: Choice(
         lambda: ON_OFF,

@@ -23,10 +23,8 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from norm_plugin.kernels import HasKernelChoice, resolve
-from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import FULL, FUSED_DROPOUT, flag_of
+from norm_plugin.models.flags import FULL
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import LayerPlan, SiteChoice
 from norm_plugin.models.sites import (
@@ -71,34 +69,6 @@ def _mask_all(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     x, _, batch_first = inputs
     batch, time = (0, 1) if batch_first else (1, 0)
     return x, x.new_ones(x.size(batch), x.size(time), dtype=torch.bool), batch_first
-
-
-class FusedDropout(FairseqDropout, HasKernelChoice):
-    """``--norm-fused-dropout on``: dropout and the residual sum in one pass.
-
-    Like a norm, it uses the available kernels, until ``set_kernels`` selects others.
-    """
-
-    def __init__(self, dropout: FairseqDropout) -> None:
-        super().__init__(dropout.p, dropout.module_name)
-        self.kernels = resolve(None)
-
-    def sum(self, x: Tensor, f: Tensor) -> Tensor:
-        """Return x + dropout(f), both (T, B, C)."""
-        if self.p > 0 and (self.training or self.apply_during_inference):
-            return dropout_sum(x, f, self.p, self.kernels)
-        return x + f
-
-
-def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> FusedDropout:
-    """Return ``dropout`` fused with the residual sum; ValueError unless branches end in x + f."""
-    cls = type(placement)
-    if overrides(cls, "join") or any(OUTPUT in cls.norms_of(b) for b in placement.place.branches):
-        raise ValueError(
-            f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but the placement is "
-            f"{cls.equation}: drop the flag"
-        )
-    return FusedDropout(dropout)
 
 
 class LayerNorms:
@@ -186,8 +156,6 @@ class PlannedLayer(nn.Module):
         self.placement = placement(place)
         slots = {slot for _, slot in self.attributes}
         self.is_plain = slots <= {INPUT, SUM} and not placement.acts_in_layers()
-        if plan.fused_dropout:
-            self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
 
     @property
@@ -221,8 +189,6 @@ class PlannedLayer(nn.Module):
 
     def join(self, branch: str, x: Stream, f: Tensor, norm: LayerNorms) -> Stream:
         """Return norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
-        if isinstance(self.dropout_module, FusedDropout):
-            return norm(branch, SUM, self.dropout_module.sum(x, f))
         if self.is_plain:
             return norm(branch, SUM, x + dropped(self.dropout_module, f))
         if self.placement.norm_before_dropout:

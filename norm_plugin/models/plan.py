@@ -13,7 +13,6 @@ from pathlib import Path
 from norm_plugin.models.flags import (
     ALLOW_MISMATCH,
     EMBEDDING,
-    FUSED_DROPOUT,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
@@ -122,7 +121,6 @@ class Plan:
     sites: tuple[SiteChoice, ...]
     initialization: Mapping[str, str]
     kernels: str
-    fused_dropout: bool
     nan_check: bool
     allow_mismatch: bool
     record: RecordSettings | None
@@ -149,7 +147,6 @@ class Plan:
             EMBEDDING: self.embedding,
             QKV_SCOPE: self.qkv_scope,
             KERNELS_CHOICE: self.kernels,
-            FUSED_DROPOUT: "on" if self.fused_dropout else "off",
             NAN_CHECK: "on" if self.nan_check else "off",
             ALLOW_MISMATCH: "on" if self.allow_mismatch else "off",
         }

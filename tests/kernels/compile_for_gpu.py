@@ -17,7 +17,6 @@ from triton.compiler import ASTSource
 from norm_plugin.kernels.triton import (
     batch_statistics,
     columns,
-    dropout,
     pointwise,
     rows,
     tiles,
@@ -44,7 +43,6 @@ KERNELS = [
         {"compute_rstd": (False, True)},
         ["valid_ptr", "shift_ptr", "padding_value_ptr", "square_ptr", "partial_sums_ptr"],
     ),
-    (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
     (tiles.add_programs_kernel, 0, {"width": (2048,)}, []),
     (columns.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
     (
@@ -99,7 +97,7 @@ KERNELS = [
 
 def kind_of(name, dtype):
     """The type of an argument, as a launch would find it."""
-    if name in ("x_ptr", "dy_ptr", "y_ptr", "dx_ptr", "stream_ptr", "branch_ptr"):
+    if name in ("x_ptr", "dy_ptr", "y_ptr", "dx_ptr"):
         return f"*{dtype}"
     if name == "valid_ptr":
         return "*u8"
@@ -109,8 +107,6 @@ def kind_of(name, dtype):
         return "*i64"
     if name.endswith("_ptr"):
         return "*fp32"
-    if name in ("numbers", "quarter", "seed", "threshold"):
-        return "i64"
     return "i32" if name in ("num_rows", "programs") else "fp32"
 
 

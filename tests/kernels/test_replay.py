@@ -16,7 +16,7 @@ CALLED = []  # each time that the function itself runs
 
 
 class AlwaysCompiled(dict):
-    """Stands in for the compiled kernels: all are there, and a launch stores its arguments."""
+    """Stands in for the compiled kernels: it has each of them; a launch stores its arguments."""
 
     def __init__(self):
         super().__init__()

@@ -69,7 +69,7 @@ def test_column_moments_far_from_zero_keep_their_digits():
 
 @with_flags("fill", "known_rate", "with_shift")
 def test_column_map(batch, fill, known_rate, with_shift):
-    """With a shift, the gain is divided by a root, too."""
+    """Compare y, rstd and sums; with a shift, the gain is divided by a root, too."""
     x, near, valid, near_valid, groups = batch
     if not fill:  # padding is mapped like the rest
         x = x.nan_to_num(2.0)

@@ -64,9 +64,8 @@ MODULES = '["TransformerModel","TransformerEncoder","TransformerDecoder","Transf
         (None, {"NormTransformerDecoderLayer", "MultiheadAttention"}),
     ],
 )
-@pytest.mark.parametrize("fused", ["on", "off"])
-def test_dropouts_are_kept_by_the_names_of_fairseqs_classes(build, given, kept, fused, caplog):
-    model = build("--norm-fused-dropout", fused)
+def test_dropouts_are_kept_by_the_names_of_fairseqs_classes(build, given, kept, caplog):
+    model = build()
     model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=given)
     dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
     on = {dropout.module_name for dropout in dropouts if dropout.apply_during_inference}

@@ -36,7 +36,7 @@ from norm_plugin.kernels.triton.tiles import (
 )
 
 CHANNELS_A_WARP = 256
-"""In the last program, which sees all channels."""
+"""The size of the last program, which sees all channels."""
 
 MEAN, SQUARE, UNIT, GAIN, COUNT, DIVISOR, CONSTANT, U_COEF, OFFSET = map(tl.constexpr, Row)
 OUTLIER = CONSTANT

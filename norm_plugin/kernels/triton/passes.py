@@ -8,10 +8,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.kernels.triton import batch_statistics, columns, dropout, pointwise, rows
+from norm_plugin.kernels.triton import batch_statistics, columns, pointwise, rows
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 
-FAMILIES = (rows, columns, batch_statistics, pointwise, dropout)
+FAMILIES = (rows, columns, batch_statistics, pointwise)
 
 globals().update(
     {

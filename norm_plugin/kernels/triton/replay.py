@@ -20,7 +20,7 @@ from norm_plugin.kernels.cpu import loading
 from norm_plugin.kernels.triton import tiles
 
 MOST_PROGRAMS = 4096
-"""Of one function; then all are forgotten: numbers that change with each call make new ones."""
+"""The most programs of a function; then it forgets all. Numbers that change make new ones."""
 
 
 def replayed(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -23,7 +23,7 @@ SWITCH = {"on", "off"}
 """The choices of an option that YAML may pass as a boolean, since it reads ``on`` as True."""
 
 RESERVED_OPTIONS = re.compile(
-    "(type|placement)(_.*)?|init|embedding|kernels|nan_check|fused_dropout|record(_file|_sites)?"
+    "(type|placement)(_.*)?|init|embedding|kernels|nan_check|record(_file|_sites)?"
     "|(qkv_scope|head_width)|(ghost_batch_tokens|stat_tokens)|(allow_mismatch|allow_change)"
 )
 """Names that no option may have, since ``--norm-NAME`` is another flag of the models."""

@@ -1,5 +1,5 @@
 // A pass over memory of norm_plugin/kernels/passes.py, compiled once per level of vector
-// instructions. A family's file (rows.inc, columns.inc, pointwise.inc, dropout.inc) is compiled once
+// instructions. A family's file (rows.inc, columns.inc, pointwise.inc) is compiled once
 // per level, where NORM_PLUGIN_LEVEL is the level's name, and then defines the passes; and once with
 // torch, where it defines their calls. A level includes nothing of torch: it must contain no inline
 // function of a library header, or the linker could use its instructions everywhere.

@@ -2,12 +2,11 @@
 
     norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
     norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
-    norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
+    norm-plugin records results/toy/powernorm-seed1.json
 
 The first form describes the file. The second prints the data of a figure as CSV, one row per update
-and site. The third reads the statistics that are stored with a result, with three digits; published
-results have them in ``statistics.zip``. ``norm_plugin/models/recording/measures.py`` defines the
-values.
+and site. The third reads the statistics in a result, with three digits, also in a published folder.
+``norm_plugin/models/recording/measures.py`` defines the values.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from norm_lab.config.spec import result_name
 from norm_lab.report.figure import (
     MOST_LINES,
     SMALL,
@@ -33,15 +33,8 @@ from norm_lab.report.figure import (
     legend_height,
     style,
 )
-from norm_lab.results.artifacts import (
-    ENDINGS,
-    STATISTICS,
-    read_artifact,
-    read_statistics,
-    record_lines,
-    statistics_in,
-    to_columns,
-)
+from norm_lab.results.folder import read_folder
+from norm_lab.results.statistics import record_lines, to_columns
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.recording import LEVELS
@@ -113,8 +106,6 @@ SITES, LAYERS = "sites", "layers"
 DRAWN_LEVELS = (0.05, 0.5, 0.95)
 """The quantiles over channels that are drawn."""
 MOST_PLACES = 4
-CHECKSUM = f"kept.{STATISTICS}.sha256"
-"""The column of runs with the checksum of the stored statistics."""
 
 
 @dataclass(frozen=True)
@@ -201,16 +192,20 @@ RECORDED: dict[str, Recorded] = {
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the record in a file of ``--norm-record``, or in the file stored with a result.
+    """Return the record in a file of ``--norm-record``, or in the result of a run.
 
-    It has the form of :func:`norm_lab.results.artifacts.to_columns`.
+    It has the form of :func:`norm_lab.results.statistics.to_columns`.
 
     Raises:
         CommandError: the file is missing, has no records, or has another version.
     """
-    if not path.name.endswith(ENDINGS[STATISTICS]):
+    if path.suffix != ".json":
         return to_columns(record_lines(path), digits=None)
-    record: dict[str, Any] | None = read_statistics(path)["record"]
+    runs = read_folder(path.parent).finished
+    named = [run for run in runs if result_name(run["norm"], run["seed"]) == path.name]
+    if not named:
+        raise CommandError(f"{path.parent} has no result {path.name}")
+    record = record_of(named[0])
     if record is None:
         raise CommandError(f"{path} has no record, since the run had no --norm-record")
     return record
@@ -258,15 +253,8 @@ def _number_columns(name: str, values: list[Any]) -> Iterator[tuple[str, list[An
 
 def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the stored statistics of a run, given its row of the table of runs, or None."""
-    return _statistics(run["folder"], run["norm"], run["seed"], run.get(CHECKSUM))
-
-
-@cache
-def _statistics(folder: str, norm: str, seed: int, checksum: Any) -> dict[str, Any] | None:
-    run = {"folder": folder, "norm": norm, "seed": seed, CHECKSUM: checksum}
-    text = read_artifact(run, STATISTICS)
-    path = Path(folder, f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
-    return None if text is None else statistics_in(text, path)
+    statistics = run.get("statistics")
+    return statistics if isinstance(statistics, dict) else None
 
 
 def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:

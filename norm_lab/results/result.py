@@ -18,12 +18,12 @@ from norm_lab.config.spec import RunSpec, result_name
 from norm_lab.engine.state import read_status, utc_date
 from norm_lab.engine.training_log import curves_of_log
 from norm_lab.metrics import find_metric, score_lines
-from norm_lab.results.artifacts import write_artifacts
 from norm_lab.results.provenance import git_state, machine, plain, plain_settings, versions
+from norm_lab.results.statistics import statistics_of_run
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
 
-SCHEMA = 3
+SCHEMA = 4
 SPLIT = "test"
 Result = dict[str, Any]
 
@@ -65,11 +65,12 @@ def result_command(argv: Sequence[str]) -> int:
     metric, training = find_metric(spec.metric), result["training"]
     record = spec.checkpoints / RECORDS
     outputs = metric.item_outputs(spec.evaluation_log, spec.data)
-    path = result_path(result, spec.results)
-    # the artifacts first, so that a result always has all of them
     spectra = spectra_of(evaluated, spec.evaluated)
-    kept = write_artifacts(path, outputs, record if record.exists() else None, spectra)
-    write_result({**result, "kept": kept}, spec.results)
+    result |= {
+        "translations": None if outputs is None else list(outputs),
+        "statistics": statistics_of_run(record if record.exists() else None, spectra),
+    }
+    path = write_result(result, spec.results)
     print(
         spec.name,
         *score_lines(result["scores"], metric.digits),

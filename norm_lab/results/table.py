@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.results.folder import RUN_KEY, Folder, headline_column, read_folder, run_key
-from norm_plugin.io.command_line import CommandError
+from norm_lab.results.folder import RUN_KEY, Folder, check_has_results, headline_column, read_folder
 
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
 FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
@@ -37,22 +36,16 @@ class Results:
         """Return the table of :func:`read_results`; CommandError if a folder has no results."""
         rows = []
         for folder in self.folders:
-            if not folder.rows:
-                why = "it has none" if folder.path.is_dir() else "the folder does not exist"
-                raise CommandError(
-                    f"no results in {folder.path}: {why}. A finished run writes "
-                    "<norm>-seed<N>.json there, or below the --results or --work folder that it "
-                    "was given"
-                )
-            rows += [{**row, "folder": folder.path} for row in folder.rows.values()]
-        runs, curves = pd.DataFrame(rows), self.curves
+            check_has_results(folder)
+            rows += [{**row, "folder": folder.path} for row in folder.finished]
+        names = dict.fromkeys(name for row in rows for name in row if name != "curves")
+        runs, curves = pd.DataFrame(rows, columns=list(names)), self.curves
         for column, subset, which in (
             ("valid_loss", "valid", "min"),
             ("train_loss", "train", "last"),
         ):
             losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
             runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
-        # a published table has an empty cell for NaN
         runs["score"] = [row.get(headline_column(row["metric"]), math.nan) for row in rows]
         runs["placement"] = [placement_of(row) for row in rows]
         runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
@@ -61,28 +54,19 @@ class Results:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Return the table of :func:`read_curves`."""
-        tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
-        for folder in self.folders:
-            failed = [run for run in folder.failures if run_key(run) not in folder.rows]
-            tables.append(
-                pd.DataFrame(
-                    {**{key: run[key] for key in RUN_KEY}, "subset": subset, **point}
-                    for run in (*folder.results, *failed)
-                    for subset, points in (run.get("curves") or {}).items()
-                    for point in points
-                )
-            )
-            if folder.published_curves is not None:
-                again = {run_key(run) for run in (*folder.results, *failed)}
-                keys = folder.published_curves[RUN_KEY].itertuples(index=False, name=None)
-                tables.append(folder.published_curves[[key not in again for key in keys]])
-        tables = [table for table in tables if not table.empty] or tables[:1]
-        return pd.concat(tables, ignore_index=True).reindex(columns=[*RUN_KEY, *POINT])
+        points = [
+            {**{key: run[key] for key in RUN_KEY}, "subset": subset, **point}
+            for folder in self.folders
+            for run in folder.runs.values()
+            for subset, points in (run.get("curves") or {}).items()
+            for point in points
+        ]
+        return pd.DataFrame(points, columns=[*RUN_KEY, *POINT])
 
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Return the table of :func:`read_failures`."""
-        rows = [row for folder in self.folders for row in folder.failed_rows.values()]
+        rows = [row for folder in self.folders for row in folder.failed]
         return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
 
 

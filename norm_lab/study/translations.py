@@ -19,7 +19,6 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from norm_lab.metrics.bleu import plain_references, reference_file, score_sacrebleu, text_form
-from norm_lab.results.artifacts import TRANSLATIONS, read_artifact
 from norm_lab.study.significance import holm, verdict
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -105,10 +104,9 @@ def compare_translations(
 
 def _translations(run: Mapping[str, Any], references: References) -> list[str] | None:
     """Return a run's stored translations; CommandError if they do not give the result's score."""
-    text = read_artifact(run, TRANSLATIONS)
-    if text is None:
+    lines = run.get("translations")
+    if not isinstance(lines, list):
         return None
-    lines = text.removesuffix("\n").split("\n")
     if len(lines) != len(references.lines):
         raise CommandError(
             f"{run['norm']} seed {run['seed']} has {len(lines)} stored translations, but there are "

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.spec import result_name
 from norm_lab.metrics.bleu import score_sacrebleu
-from norm_lab.results.artifacts import FORMAT, STATISTICS, TRANSLATIONS, to_columns, write_artifact
 from norm_lab.results.result import SCHEMA, write_result
+from norm_lab.results.statistics import to_columns
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
@@ -78,35 +77,25 @@ def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", *
 
 
 def with_statistics(
-    result: dict[str, Any], folder: Path, updates: Sequence[int] = (1, 11), **values: float
+    result: dict[str, Any], updates: Sequence[int] = (1, 11), **values: float
 ) -> dict[str, Any]:
-    """The result with a kept record of some updates at two norms, and a spectrum."""
-    path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The result with a record of some updates at two norms, and a spectrum."""
     sites = {f"{side}.layers.0.final_layer_norm": values for side in ("encoder", "decoder")}
     lines = [{"every": 10, "norms": "norms: pre", "sites": dict.fromkeys(sites, 4)}]
     for update in updates:
         layers = {"encoder.layers.0": {"hidden_rms": 1.0 * update}}
         lines.append({"update": update, "sites": sites, "layers": layers})
-    statistics = {
-        "format": FORMAT,
-        "record": to_columns(lines),
-        "spectra": [{"side": "shared", "shape": [9, 2], "values": [4.0, 1.0]}],
-    }
-    entry = write_artifact(path, STATISTICS, json.dumps(statistics))
-    return {**result, "kept": {STATISTICS: entry}}
+    spectra = [{"side": "shared", "shape": [9, 2], "values": [4.0, 1.0]}]
+    return {**result, "statistics": {"record": to_columns(lines), "spectra": spectra}}
 
 
 def with_translations(
-    result: dict[str, Any], folder: Path, lines: list[str], references: list[str]
+    result: dict[str, Any], lines: list[str], references: list[str]
 ) -> dict[str, Any]:
-    """The result with kept translations and their score."""
-    path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entry = write_artifact(path, TRANSLATIONS, "".join(f"{line}\n" for line in lines))
+    """The result with translations and their score."""
     score = score_sacrebleu(lines, references, lowercase=False)
     scores = {**result["scores"], "sacrebleu": score}
-    return {**result, "scores": scores, "kept": {TRANSLATIONS: entry}}
+    return {**result, "scores": scores, "translations": lines}
 
 
 def write_corpus(folder: Path, references: list[str], checksum: str = "c0ffee" * 10) -> Path:

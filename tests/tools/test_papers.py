@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -149,11 +149,10 @@ FIRST_NORM = "encoder.layers.0.self_attn_layer_norm"
 def mean_of(norm: str, value: str, part: slice) -> float:
     """Over both seeds and a part of the updates, at the first norm, from the kept files."""
     numbers = []
-    with zipfile.ZipFile(FOLDER / "statistics.zip") as archive:
-        for seed in (1, 2):
-            text = archive.read(f"{norm}-seed{seed}.statistics.json")
-            sites = json.loads(text)["record"]["sites"]
-            numbers += sites[FIRST_NORM][value][part]
+    with gzip.open(FOLDER / "outputs.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            if line["norm"] == norm and line["seed"] in (1, 2):
+                numbers += line["statistics"]["record"]["sites"][FIRST_NORM][value][part]
     return statistics.mean(numbers)
 
 

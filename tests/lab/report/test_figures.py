@@ -40,10 +40,10 @@ def study(tmp_path_factory):
     """Two seeds with a record of one setting, one of another, and one without."""
     folder = tmp_path_factory.mktemp("results")
     runs = [
-        with_statistics(made_up(seed=seed), folder, g_mu=value, gamma_over_psi=QUANTILES)
+        with_statistics(made_up(seed=seed), g_mu=value, gamma_over_psi=QUANTILES)
         for seed, value in ((1, 1.0), (2, 3.0))
     ]
-    runs.append(with_statistics(made_up("other"), folder, g_mu=0.0, distance_mean=0.5))
+    runs.append(with_statistics(made_up("other"), g_mu=0.0, distance_mean=0.5))
     runs.append(made_up("none"))
     return read_study(folder_of(folder, *runs))
 
@@ -93,7 +93,7 @@ def test_a_figure_without_data_is_none(study, tmp_path):
 def test_only_updates_that_all_records_have_are_averaged(tmp_path):
     """A value that was not finite is no point, and so no mean of its arm either."""
     runs = [
-        with_statistics(made_up(seed=seed), tmp_path, updates, g_mu=1.0 * seed)
+        with_statistics(made_up(seed=seed), updates, g_mu=1.0 * seed)
         for seed, updates in ((1, (1, 11, 21)), (2, (1, 11)))
     ]
     data = drawn(read_study(folder_of(tmp_path, *runs)), "powernorm-3").data
@@ -126,7 +126,7 @@ def test_a_place_has_a_short_name(path, short):
 def test_more_than_six_arms_have_further_rows(tmp_path):
     """Each arm once, beside the baseline, in the color and dash that the legend has for it."""
     arms = {"layernorm": 0.0, **{f"a{i}": 1.0 + i for i in range(MOST_LINES)}}
-    runs = [with_statistics(made_up(norm), tmp_path, g_mu=value) for norm, value in arms.items()]
+    runs = [with_statistics(made_up(norm), g_mu=value) for norm, value in arms.items()]
     grid = axes_of(drawn(read_study(folder_of(tmp_path, *runs)), "powernorm-3"))
     rows = [[line.get_ydata()[0] for line in axes.lines] for axes in grid[:, 0]]
     assert rows == [[0, 1, 2, 3, 4, 5], [0, 6]]

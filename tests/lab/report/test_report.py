@@ -98,7 +98,7 @@ def test_a_page_reads_each_file_once_and_computes_each_comparison_once(tmp_path,
         monkeypatch.setattr(name, count_file)
     monkeypatch.setattr(comparisons, "_row", count_comparison)
     assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
-    assert set(opened) >= {"runs.csv", "shared.json", "curves.csv", "statistics.zip"}
+    assert set(opened) >= {"runs.jsonl", "outputs.jsonl.gz"}
     assert {name: count for name, count in opened.items() if count > 1} == {}
     assert compared and set(compared.values()) == {1}
 
@@ -111,9 +111,8 @@ def write_study(tmp_path):
     write_failure(folders[0], "far", 4, curves=curves)
     write_failure(folders[0], "gone", 1, reason="the loss is nan | or inf")
     for norm, bleu, lines in (("layernorm", 35.0, REFERENCES), ("far", 38.0, WORSE)):
-        run = with_translations(made_up(norm, bleu=bleu), tmp_path, lines, REFERENCES)
-        statistics = with_statistics(run, tmp_path, g_mu=0.5, distance_mean=0.1)["kept"]
-        folder_of(tmp_path, {**run, "kept": {**run["kept"], **statistics}})
+        run = with_translations(made_up(norm, bleu=bleu), lines, REFERENCES)
+        folder_of(tmp_path, with_statistics(run, g_mu=0.5, distance_mean=0.1))
     return folders
 
 
@@ -384,11 +383,11 @@ def test_a_page_of_the_users_is_not_replaced(tmp_path, undrawn):
     assert (out / "index.html").read_text() == "<h1>Mine</h1>"
 
 
-@pytest.mark.parametrize("name", ["a-seed1.json", "runs.csv", "curves.csv", "failed.csv"])
+@pytest.mark.parametrize("name", ["a-seed1.json", "runs.jsonl"])
 def test_a_pipe_among_the_results_does_not_stop_the_report(name, tmp_path, undrawn):
     (folder,) = folder_of(tmp_path, made_up())
     os.mkfifo(folder / name)
-    with pytest.raises(CommandError, match="is not a file") if "json" in name else nullcontext():
+    with pytest.raises(CommandError, match="is not a file") if "seed" in name else nullcontext():
         main([str(folder), "--out", str(tmp_path / "out")])
 
 
@@ -499,7 +498,7 @@ def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm,
 def test_a_seed_without_a_score_is_left_out(tmp_path):
     path = study_of_three(tmp_path)[0] / "far-seed2.json"
     path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
-    publish(path.parent, path.parent)  # a missing score is an empty cell
+    publish(path.parent, path.parent)  # a score that is no number is omitted
     main([str(path.parent), "--out", str(tmp_path / "report")])
     page = (tmp_path / "report/report.md").read_text()
     (row,) = (r for r in rows_of(page, "Every arm against its baseline: BLEU") if "far" in r["arm"])

@@ -15,15 +15,13 @@ from fake_runs import spec_of
 from norm_lab.engine.execution import write_run
 from norm_lab.engine.state import DONE, Record, Status, write_status
 from norm_lab.metrics.bleu import TextForm, score_sacrebleu, text_form
-from norm_lab.results import result
-from norm_lab.results.artifacts import STATISTICS, TRANSLATIONS, read_artifact, read_statistics
 from norm_lab.results.folder import read_folder
 from norm_lab.results.result import describe_model, describe_training, result_command
 from norm_lab.results.table import read_results
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.io.command_line import CommandError, run_command
-from norm_plugin.io.files import read_lines, write_text
+from norm_plugin.io.files import read_lines
 from norm_plugin.models.plan import RECORDS
 from norm_plugin.models.recording import RecordFile
 
@@ -172,7 +170,8 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     printed = capsys.readouterr().out
     assert "76.55" in printed
     assert str(path) in printed
-    assert read_folder(path.parent).results == [result]
+    (run,) = read_folder(path.parent).finished
+    assert run["scores.tokenized.score"] == 76.55
 
 
 def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared) -> None:
@@ -181,32 +180,13 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     )
     (finished / "status.json").unlink()
     result_command([str(finished)])
-    folder = tmp_path / "results" / "tiny"
-    result = json.loads((folder / "rmsnorm-seed3.json").read_text())
-    (run,) = read_results(folder).to_dict("records")
-    lines = read_artifact(run, TRANSLATIONS).removesuffix("\n").split("\n")
+    (run,) = read_results(tmp_path / "results" / "tiny").to_dict("records")
     references = read_lines(prepared / "raw" / "test.de")
-    again = score_sacrebleu(lines, references, lowercase=True)["score"]
-    assert again == result["scores"]["sacrebleu"]["score"]
-    statistics = read_statistics(folder / result["kept"][STATISTICS]["file"])
-    assert statistics["record"]["updates"] == [1]
-    assert [spectrum["shape"] for spectrum in statistics["spectra"]] == [[WORDS, DIM]]
-    assert result["training"]["peak_memory"] is None
-
-
-def test_a_result_is_written_once_and_complete(finished, monkeypatch) -> None:
-    """Who finds it, or is killed after it, finds all that it names."""
-    written = []
-
-    def write(path, text):
-        kept = json.loads(text)["kept"]
-        there = {kind: (path.parent / entry["file"]).exists() for kind, entry in kept.items()}
-        written.append((path.name, there))
-        write_text(path, text)
-
-    monkeypatch.setattr(result, "write_text", write)
-    result_command([str(finished)])
-    assert written == [("rmsnorm-seed3.json", {TRANSLATIONS: True, STATISTICS: True})]
+    again = score_sacrebleu(run["translations"], references, lowercase=True)["score"]
+    assert again == run["scores.sacrebleu.score"]
+    assert run["statistics"]["record"]["updates"] == [1]
+    assert [each["shape"] for each in run["statistics"]["spectra"]] == [[WORDS, DIM]]
+    assert "training.peak_memory" not in run
 
 
 def test_a_wrong_seed_is_refused(finished, capsys) -> None:

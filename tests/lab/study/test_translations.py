@@ -55,7 +55,7 @@ def write_study(tmp_path, *runs):
     results = [
         made_up(norm, seed)
         if lines is None
-        else with_translations(made_up(norm, seed), tmp_path, lines, REFERENCES)
+        else with_translations(made_up(norm, seed), lines, REFERENCES)
         for norm, seed, lines in runs
     ]
     return read_study(folder_of(tmp_path, *results))

@@ -71,12 +71,6 @@ def ops_for(choice: str, x: Tensor) -> Ops | None:
     return ops
 
 
-def backend_of(x: Tensor) -> Ops:
-    """Return the backend for the device of ``x``, for an operator that runs."""
-    ops: Ops = _loaded(DEVICES[x.device.type])
-    return ops
-
-
 @functools.cache
 def _loaded(backend: str) -> Any:
     """Return the backend or None; the result is logged once per process."""

@@ -53,10 +53,8 @@ class Fused:
 
     def __call__(self, norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor | None:
         """Apply ``norm`` to x, (..., C); None if the plain form must compute it."""
-        if torch.jit.is_tracing():
-            return None  # a trace would store the result of a pass as a constant
-        if torch.compiler.is_compiling():
-            return self._in_a_graph(norm, x)
+        if torch.jit.is_tracing() or torch.compiler.is_compiling():
+            return None  # a trace would store results as constants; a compiler fuses the plain form
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return None  # the passes support neither torch.func nor forward-mode derivatives
         ops = choices.ops_for(self.choice, x)
@@ -69,23 +67,6 @@ class Fused:
                 return None
         y = self.form(norm, upcast, None if valid is None else valid.view(-1), ops)
         return y if y is None or upcast is x else y.to(x.dtype)
-
-    def _in_a_graph(self, norm: Norm, x: Tensor) -> Tensor | None:
-        """Compute the norm while ``torch.compile`` or ``torch.export`` traces; see
-        ``fused/gradients.py``.
-
-        Two cases are left to the plain form. In inference, a norm with batch statistics is a map
-        with constants, which the compiler fuses with neighboring operations; a call of a pass would
-        prevent that. And an exported program must run where this package is not installed.
-        """
-        if norm.batch_statistics or not torch.compiler.is_dynamo_compiling():
-            return None
-        from norm_plugin.kernels.in_graph import ops_in_graph
-
-        ops = ops_in_graph(self.choice, str(x.device), x.dtype, norm.dim)
-        if ops is None:
-            return None
-        return self.form(norm, x, None, ops)
 
 
 def _fused_form(norm: Norm, choice: str) -> FusedForm | None:

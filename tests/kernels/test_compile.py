@@ -9,19 +9,12 @@ import torch
 from reference import CASES
 from torch import nn
 
-from norm_plugin.kernels import has_fused_form, set_kernels
-from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import NORM_TYPES, norm_spec, replace_norms
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from residual_blocks import DIM, batch_of, block_of
 
 # float64, two branches: sums of at most 12 terms in another order round by 1e-16 each
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-FUSED_OVER_CHANNELS = [
-    name
-    for name in NORM_TYPES
-    if has_fused_form(norm_spec(name).cls) and not norm_spec(name).batch_statistics
-]
 WITH_BATCH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 builds_cpp = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() == "DEFAULT",
@@ -30,7 +23,6 @@ builds_cpp = pytest.mark.skipif(
 FIRST, LAST = dict(reversed(CASES)), dict(CASES)
 """For each norm the first and the last of the options that it is tested with."""
 with_first = pytest.mark.parametrize(("name", "options"), FIRST.items(), ids=str)
-OPERATORS = torch.ops.norm_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -153,44 +145,3 @@ def test_the_compiler_that_torch_takes_by_default():
     model = copy.deepcopy(eager)
     batches = [batch_of(seed) for seed in range(3)]
     assert_alike(train(torch.compile(model), batches), train(eager, batches), model, eager)
-
-
-@pytest.mark.parametrize("name", FUSED_OVER_CHANNELS)
-def test_a_graph_calls_the_kernels(name):
-    called = []
-
-    def look(graph, inputs):
-        called.extend(str(node.target) for node in graph.graph.nodes)
-        return graph.forward
-
-    block = block_of(name)
-    whole(block, look)(*batch_of(0))
-    assert sum("norm_plugin" in target for target in called) == 2
-    called.clear()
-    set_kernels(block, "off")
-    whole(block, look)(*batch_of(0))
-    assert not any("norm_plugin" in target for target in called)
-
-
-def numbers(*shape):
-    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
-
-
-ROW_ARGUMENTS = [
-    (None, None, RowRule(1e-5)),
-    (None, None, RowRule(1e-5, phi=(2.0, 0.1))),
-    (numbers(DIM), None, RowRule(1e-5, center=False)),
-    (numbers(DIM), numbers(DIM), RowRule(1e-5, groups=3)),
-]
-
-
-@pytest.mark.parametrize(("weight", "bias", "rule"), ROW_ARGUMENTS)
-def test_row_norm_is_what_its_schema_says(weight, bias, rule):
-    phi = None if rule.phi is None else list(rule.phi)
-    torch.library.opcheck(OPERATORS.row_norm, (numbers(7, DIM), weight, bias, *rule[:-1], phi))
-
-
-@pytest.mark.parametrize("shift", [None, numbers(1)])
-def test_pointwise_is_what_its_schema_says(shift):
-    arguments = (numbers(7, DIM), numbers(1), shift, numbers(DIM), numbers(DIM), "tanh")
-    torch.library.opcheck(OPERATORS.pointwise, arguments)

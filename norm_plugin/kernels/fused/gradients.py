@@ -1,12 +1,4 @@
-"""What the backward passes of all fused forms share, and their operators.
-
-A pass over channels or over single values is also an operator of torch, in
-``torch.ops.norm_plugin``. ``torch.compile`` puts it into its graph as one call: a fake
-implementation gives the shapes, and the registered backward pass the gradients. Eager code does not
-call operators: an operator written in Python adds some 20 us per call, which is much for a small
-norm. When an operator runs, the device of x decides which backend computes. Callers make x and dy
-contiguous, and give per-channel tensors in the dtype of statistics.
-"""
+"""What the autograd functions of all fused forms share."""
 
 from __future__ import annotations
 
@@ -17,8 +9,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels.passes import statistics_dtype
-
-Arguments = tuple[Any, ...]
 
 
 def refuse_second_order() -> None:
@@ -64,8 +54,3 @@ def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | Non
     if gradient.dtype is not parameter.dtype:
         gradient = gradient.to(parameter.dtype)
     return gradient if gradient.shape == parameter.shape else gradient.view(parameter.shape)
-
-
-def own_copy(dparameter: Tensor | None, like: Tensor) -> Tensor:
-    """Return a copy, since no two results of an operator may share memory; empty for None."""
-    return like.new_empty(0) if dparameter is None else dparameter.clone()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.choice import backend_of
 from norm_plugin.kernels.fused.gradients import (
-    Arguments,
     apply_of,
     as_rows,
     grad_like,
-    own_copy,
     refuse_second_order,
     to_statistics_dtype,
 )
@@ -79,103 +75,8 @@ def row_norm(
     """
     if bias is not None and not rule.center:
         raise ValueError("bias is given, but a row norm without a mean takes none: pass None")
-    if torch.compiler.is_compiling():
-        return _as_operator(x, weight, bias, rule)
     y: Tensor = apply_row_norm(x, weight, bias, rule, ops)
     return y
-
-
-def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
-    """Compute the norm as one operator in the graph of ``torch.compile``."""
-    gain, offset = (
-        None if parameter is None else to_statistics_dtype(parameter, x)
-        for parameter in (weight, bias)
-    )
-    phi = None if rule.phi is None else list(rule.phi)
-    rows = x.reshape(-1, x.size(-1)).contiguous()
-    y: Tensor = row_norm_operator(rows, gain, offset, *rule[:-1], phi)[0]
-    return y.view(x.shape)
-
-
-# --- in the graph of torch.compile; see gradients.py ---------------------------------------------
-
-
-@torch.library.custom_op("norm_plugin::row_norm", mutates_args=())
-def row_norm_operator(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    groups: int,
-    center: bool,
-    released: bool,
-    through_mean: bool,
-    through_rstd: bool,
-    phi: Sequence[float] | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y, mean and rstd of ``row_forward``; the mean is empty without ``center``."""
-    rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
-    y, mean, rstd = backend_of(x).row_forward(x, weight, bias, rule)
-    return y, rstd.new_empty(0) if mean is None else mean, rstd
-
-
-@row_norm_operator.register_fake
-def _(x: Tensor, weight: Any, bias: Any, eps: float, groups: int, center: bool, *_: Any) -> Any:
-    rstd = x.new_empty((x.size(0), groups), dtype=statistics_dtype(x))
-    return torch.empty_like(x), torch.empty_like(rstd) if center else rstd.new_empty(0), rstd
-
-
-@torch.library.custom_op("norm_plugin::row_norm_backward", mutates_args=())
-def row_norm_backward(
-    dy: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    groups: int,
-    center: bool,
-    released: bool,
-    through_mean: bool,
-    through_rstd: bool,
-    phi: Sequence[float] | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx and the gradients of weight and bias; empty for parameters that are None."""
-    rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
-    dx, dweight, dbias = backend_of(x).row_backward(
-        dy, x, mean if center else None, rstd, weight, rule
-    )
-    return dx, own_copy(dweight, rstd), own_copy(dbias, rstd)
-
-
-@row_norm_backward.register_fake
-def _(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *rule: Any) -> Any:
-    dweight = rstd.new_empty(0 if weight is None else x.size(1))
-    return torch.empty_like(x), dweight, torch.empty_like(dweight if rule[2] else mean)
-
-
-def _rule(*fields: Any) -> RowRule:
-    """Return a RowRule from the fields of an operator's schema, which has phi as a list."""
-    *others, phi = fields
-    return RowRule._make([*others, None if phi is None else (phi[0], phi[1])])
-
-
-def _keep_row(ctx: Any, inputs: Arguments, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, weight, bias, *ctx.rule = inputs
-    _, mean, rstd = output
-    ctx.has_bias = bias is not None
-    ctx.save_for_backward(x, weight, mean, rstd)
-    ctx.mark_non_differentiable(mean, rstd)
-
-
-def _row_gradients(ctx: Any, dy: Tensor, *_: Any) -> Arguments:
-    x, weight, mean, rstd = ctx.saved_tensors
-    dx, dweight, dbias = row_norm_backward(dy.contiguous(), x, mean, rstd, weight, *ctx.rule)
-    gradients = (dx, None if weight is None else dweight, dbias if ctx.has_bias else None)
-    return (*gradients, *(None for _ in ctx.rule))
-
-
-row_norm_operator.register_autograd(_row_gradients, setup_context=_keep_row)
 
 
 # --- the norms ----------------------------------------------------------------------------------

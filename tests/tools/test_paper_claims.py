@@ -158,6 +158,12 @@ def test_no_row_of_another_setting_reproduces_or_contradicts(tables):
             assert experiment or row["same setting"] == "-"
 
 
+def test_a_rate_chosen_with_a_warm_up_does_not_judge_runs_without_one(tables):
+    verdicts = {row["what"]: row["verdict"] for row in tables["xiong"]}
+    for what in ("Figure 2, Adam", "Figure 4, IWSLT14", "Figure 4, pre-LN"):
+        assert verdicts[what] == "undecided"
+
+
 def test_misprints_and_steps_of_proofs_are_counted_apart(tables):
     lines = [line.strip("|").split("|") for line in verdict_counts(RESULTS).splitlines()[2:]]
     counts = {line[0].strip(): [int(cell) for cell in line[1:4]] for line in lines}

@@ -19,7 +19,7 @@ VARIABLE = "NORM_KERNELS_LEVEL"
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """Return the extension, with the functions of ``passes.Ops``, or None; and a description.
+    """Return the extension, with the functions of a backend, or None; and a description.
 
     Raises:
         ValueError: VARIABLE names a level that does not exist.

@@ -688,7 +688,13 @@ def batch_forward(
     rule: BatchRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute :meth:`Ops.batch_forward`."""
+    """Return y = gamma x_hat + beta + eta u, ``numbers`` and the rstd.
+
+    Args:
+        eta: (1,), only with centering; None: 0.
+        running_mean, running_square: (C,), updated if given: see ``norms/base/means.py``.
+        share: the weight of this batch in them.
+    """
     groups, eps, center, over_padding, penalty, per_token, lambda_mean, lambda_std = rule
     sums, rstd = column_moments(x, valid, groups, eps, center)
     if exchange is not None:
@@ -722,7 +728,13 @@ def batch_backward(
     rule: BatchRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Compute :meth:`Ops.batch_backward`."""
+    """Return dx and the gradients of weight, bias and eta, (1,).
+
+    Args:
+        nu: (C,), updated if given: see ``norms/power_norm.py``.
+        scale_tensor: (), the loss scale; None: ``scale`` is.
+        step: 1 - a_b.
+    """
     shift = numbers if rule.center else None
     sums, own = of_all_workers(partial_products(dy, x, rstd, valid, shift), exchange)
     out = empty(x, GRADIENTS, x.size(1))
@@ -749,7 +761,12 @@ def running_forward(
     rule: RunningRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute :meth:`Ops.running_forward`."""
+    """Return y = gamma u / psi + beta, ``numbers`` and the rstd.
+
+    Args:
+        psi2: psi^2 before this batch, (C,); it may be ``running_square``.
+        running_square, share: as in ``batch_forward``.
+    """
     groups, eps, released, in_warmup = rule
     where = (valid, groups, eps, None)
     at_padding = None if released else bias
@@ -784,7 +801,11 @@ def running_backward(
     rule: RunningRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute :meth:`Ops.running_backward`."""
+    """Return dx and the gradients of weight and bias; update nu, as in ``batch_backward``.
+
+    Args:
+        valid: None for the released form, which masks no gradient.
+    """
     scales = (float(scale), scale_tensor)
     dy_coef, u_coef = numbers[Row.GAIN], numbers[Row.U_COEF]
     dx, partial_sums = column_gradient(
@@ -812,7 +833,7 @@ def window_forward(
     rule: WindowRule,
     exchange: Exchange,
 ) -> Tensor:
-    """Compute :meth:`Ops.window_forward`."""
+    """Return ``numbers``, and update the window (M, C), its count () and the running s^2."""
     partial_sums, _ = column_moments(x, valid, 0, rule.eps, False)
     sums, _ = of_all_workers(partial_sums, exchange)
     numbers = empty(x, len(Row), x.size(1))
@@ -841,7 +862,11 @@ def window_backward(
     rule: WindowRule,
     exchange: Exchange,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute :meth:`Ops.window_backward`."""
+    """Return dx and the gradients of weight and bias; update the window of gradients and psi.
+
+    Args:
+        psi: (C,), that of norms/unified_norm.py; None: the window's mean is used itself.
+    """
     sums, own = of_all_workers(partial_products(dy, x, None, valid, None), exchange)
     out = empty(x, GRADIENTS, x.size(1))
     finish(

@@ -247,7 +247,12 @@ def column_map(
     groups: int,
     eps: float,
 ) -> Tensor:
-    """Compute :meth:`Ops.column_map`."""
+    """Return y = (u - shift) * gain + offset.
+
+    Args:
+        shift: None: 0.
+        at_padding: y at padding; None: padding is mapped like every other row.
+    """
     return map_columns(x, None, valid, groups, eps, shift, gain, offset, at_padding)[0]
 
 
@@ -408,7 +413,7 @@ def column_products(
     valid: Tensor | None,
     shift: Tensor | None,
 ) -> Tensor:
-    """Compute :meth:`Ops.column_products`."""
+    """Return (3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
     return add_partial_sums(partial_products(dy, x, rstd, valid, shift))
 
 

@@ -11,7 +11,7 @@ PASSES = "norm_plugin.kernels.triton.passes"
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """Return the module with the functions of ``passes.Ops``, or None; and a description.
+    """Return the module with the functions of a backend, or None; and a description.
 
     Triton is imported only here, so that it does not slow down users of a CPU.
     """

@@ -1,28 +1,39 @@
-"""The backend in Triton, as one module with the functions of ``passes.Ops``.
-
-The functions of each family are in its file.
-"""
+"""The backend in Triton: the functions that every backend has, each in the file of its family."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.passes import Ops
-from norm_plugin.kernels.triton import batch_statistics, columns, pointwise, rows
+from norm_plugin.kernels.triton.batch_statistics import (
+    batch_backward,
+    batch_forward,
+    running_backward,
+    running_forward,
+    window_backward,
+    window_forward,
+)
+from norm_plugin.kernels.triton.columns import column_map, column_products
+from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
+from norm_plugin.kernels.triton.rows import row_backward, row_forward
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 
-FAMILIES = (rows, columns, batch_statistics, pointwise)
-
-globals().update(
-    {
-        name: getattr(family, name)
-        for family in FAMILIES
-        for name in vars(Ops)
-        if hasattr(family, name) and not name.startswith("_")
-    }
-)
+__all__ = [
+    "batch_backward",
+    "batch_forward",
+    "column_map",
+    "column_products",
+    "pointwise_backward",
+    "pointwise_forward",
+    "row_backward",
+    "row_forward",
+    "running_backward",
+    "running_forward",
+    "takes",
+    "window_backward",
+    "window_forward",
+]
 
 
 def takes(x: Tensor) -> bool:
-    """Compute :meth:`Ops.takes`."""
+    """Return whether the functions above support the dtype and width of ``x``."""
     return x.dtype in DTYPES and 0 < x.size(-1) <= MOST_CHANNELS and is_served(x.device)

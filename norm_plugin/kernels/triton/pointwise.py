@@ -141,7 +141,7 @@ def pointwise_forward(
     bias: Tensor,
     function: str,
 ) -> Tensor:
-    """Compute :meth:`Ops.pointwise_forward`."""
+    """Return weight * f(slope x + shift) + bias; f: tanh or erf; slope, shift: (1,)."""
     check(x)
     x = aligned(x)
     tiles = tiling(x.size(1), 0)
@@ -161,7 +161,7 @@ def pointwise_backward(
     weight: Tensor,
     function: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute :meth:`Ops.pointwise_backward`."""
+    """Return dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
     channels = x.size(1)

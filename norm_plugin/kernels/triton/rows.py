@@ -141,7 +141,7 @@ def _phi(rule: RowRule) -> tuple[float, float]:
 def row_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Compute :meth:`Ops.row_forward`."""
+    """Return y, mean (None without ``center``) and rstd. weight, bias: (C,) or None."""
     check(x)
     x = aligned(x)
     tiles = tiling(x.size(1), rule.groups)
@@ -168,7 +168,13 @@ def row_backward(
     weight: Tensor | None,
     rule: RowRule,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Compute :meth:`Ops.row_backward`."""
+    """Return dx; with a weight also its gradient, sum_N dy z, and with a mean sum_N dy.
+
+    With g = weight * dy, or C (1 - k z) dy:  dx = rstd (g - mean(g)) - a z sum(g z), where a
+    is rstd / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0. Without
+    ``through_mean`` or ``center`` the first mean is omitted, without ``through_rstd`` the
+    last term. sum_N dy is the gradient of the bias.
+    """
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(1), rule.groups)

@@ -23,7 +23,6 @@ from norm_lab.report.figure import (
     legend_below,
     legend_height,
     outliers,
-    short_name,
     style,
 )
 from norm_lab.results.folder import RUN_KEY
@@ -234,7 +233,7 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
     groups: dict[str, dict[str, str]] = {placement: {} for placement in placements.values()}
     for arm, placement in placements.items():
         if arm not in {*baselines.values(), *study.same}:
-            groups[placement][arm] = short_name(arm, placement)
+            groups[placement][arm] = study.short_names[arm]
     return panels(groups, outliers(sizes.to_dict()))
 
 

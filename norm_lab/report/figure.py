@@ -206,11 +206,6 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
     return register
 
 
-def short_name(arm: str, placement: str) -> str:
-    """Return the name of an arm without its placement."""
-    return arm.removesuffix(f", {placement}")
-
-
 def baselines_of(study: Study) -> str:
     """Return the baselines, as part of a sentence."""
     return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))

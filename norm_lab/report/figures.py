@@ -6,7 +6,6 @@ statistics in ``records.py`` and ``spectrum.py``. The others are here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +27,9 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
-    short_name,
     style,
 )
-from norm_lab.study.arms import arm_name
+from norm_lab.study.arms import name_of_arm
 from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import describe
 from norm_lab.study.study import Study
@@ -96,11 +94,6 @@ class SettingCurve:
                 return given.fillna(runs[self.otherwise]) if self.otherwise in runs else given
         return None
 
-    def without(self, label: str) -> str:
-        """Return a label without its number: ``batchnorm`` for ``batchnorm-stat-tokens-9``."""
-        names = "|".join(key.removeprefix("norm_").replace("_", "-") for key in self.keys)
-        return re.sub(rf"-({names})-\d+\b", "", label)
-
 
 SETTING_CURVES = {
     "stat-tokens": SettingCurve(
@@ -119,12 +112,13 @@ def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | N
     if numbers is None:
         return None
     rows, scores = [], outcome_values(study.runs)
-    for (arm, placement), of_arm in study.runs.groupby(["id", "placement"], sort=False):
+    for _, of_arm in study.runs.groupby("id", sort=False):
         values = scores[of_arm.index].dropna().tolist()
         if not values:
             continue
         sample = describe(values, split_ratio(of_arm))
-        family = arm_name(curve.without(short_name(arm, placement)), placement)
+        run = of_arm.iloc[0]
+        family = name_of_arm(run, (*study.omitted, *(f"model.{key}" for key in curve.keys))).name
         number = numbers[of_arm.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])

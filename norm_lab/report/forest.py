@@ -15,7 +15,6 @@ from norm_lab.report.figure import (
     baselines_of,
     figure,
     outliers,
-    short_name,
 )
 from norm_lab.study.comparisons import describe_arms
 from norm_lab.study.significance import Verdict
@@ -44,7 +43,7 @@ def forest_plot(
     for group, of_group in rows.groupby("group", sort=False):
         lines += [(str(group), None)] if headed else []
         for row in of_group.to_dict("records"):
-            lines.append((short_name(row["label"], str(group)), row))
+            lines.append((row["label"], row))
 
     def plot(grid: Any) -> None:
         left, right = grid[0, 0], grid[0, -1]
@@ -90,10 +89,9 @@ def differences(study: Study) -> Figure | None:
     table = table[table["difference"].notna()]
     if table.empty:
         return None
-    placements = study.placements
     rows = table[["arm"]].assign(
-        group=table["arm"].map(placements),
-        label=[_difference_label(row, placements) for row in table.to_dict("records")],
+        group=table["arm"].map(study.placements),
+        label=[_difference_label(row, study) for row in table.to_dict("records")],
         mean=table["difference"],
         low=table["difference_low"],
         high=table["difference_high"],
@@ -115,12 +113,11 @@ def differences(study: Study) -> Figure | None:
     )
 
 
-def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> str:
+def _difference_label(row: Mapping[str, Any], study: Study) -> str:
     """Return the label of a row: the arm, and the baseline if that has another placement."""
     arm, baseline = row["arm"], row["baseline"]
-    if placements[arm] == placements[baseline]:
-        return str(arm)
-    return f"{short_name(arm, placements[arm])} minus\n{baseline}"
+    short, placements = study.short_names[arm], study.placements
+    return short if placements[arm] == placements[baseline] else f"{short} minus\n{baseline}"
 
 
 @figure("scores", "verdicts")
@@ -130,7 +127,7 @@ def scores(study: Study) -> Figure:
     values = study.runs.groupby("arm")["score"].agg(tuple)
     rows = table.assign(
         group=table["arm"].map(study.placements),
-        label=table["arm"],
+        label=table["arm"].map(study.short_names),
         values=table["arm"].map(values),
         filled=table["arm"].isin({baseline for _, baseline in study.pairs}),
     )

@@ -33,6 +33,7 @@ Row = dict[str, Any]
 RunKey = tuple[str, str, int]
 RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
+ARM = ("run.arm.norm", "run.arm.placement")
 RUNS, PUBLISHED_OUTPUTS = "runs.jsonl", "outputs.jsonl.gz"
 OUTPUTS = ("curves", "statistics", "translations")
 """Values that are no cells of a table: nested, and of any size."""
@@ -216,7 +217,7 @@ def _checked(row: Row, path: Path) -> Row:
 
     NaN is a score that could not be computed; comparisons omit it.
     """
-    needed = (*RUN_KEY, *(("differs",) if "state" in row else ("metric",)))
+    needed = (*RUN_KEY, *ARM, *(("differs",) if "state" in row else ("metric",)))
     missing = [name for name in needed if name not in row]
     if missing:
         raise CommandError(f"{path} lacks {missing[0]}; write it again")

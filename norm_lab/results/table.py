@@ -10,10 +10,27 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.results.folder import RUN_KEY, Folder, check_has_results, headline_column, read_folder
+from norm_lab.results.folder import (
+    RUN_KEY,
+    Folder,
+    check_has_results,
+    headline_column,
+    read_folder,
+)
 
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
-FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
+FAILED = [
+    *RUN_KEY,
+    "run.arm.norm",
+    "run.arm.placement",
+    "run.fold",
+    "differs",
+    "state",
+    "stage",
+    "reason",
+    "progress",
+    "date",
+]
 
 
 class Results:

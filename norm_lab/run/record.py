@@ -16,6 +16,7 @@ Changes = Mapping[str, Value]
 """Settings that differ from the experiment's, by their dotted names: ``optimization.lr``."""
 BY_VALUE = ("placement", "init", "variant", "-name")
 """Settings that a name shows by their value only; ``-name`` is the short form of ``_name``."""
+PLACEMENT = "model.norm_placement"
 MAX_LENGTH = 120  # a file name may have 255 characters, and that of the arm is part of it
 SHORTER = {"distributed_world_size": "workers"}
 """Shorter names of settings."""
@@ -49,6 +50,12 @@ class Arm:
             exact = "\0".join([self.norm, *(f"{key}={changes[key]}" for key in sorted(changes))])
             name += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
         return name
+
+    def short_title(self, without: Iterable[str] = ()) -> str:
+        """Return the name in tables beside that of the placement, which it omits at its end."""
+        changes = _in_order({key: self.changes[key] for key in self.changes if key not in without})
+        at_end = [key for key in changes[-1:] if key == PLACEMENT]
+        return self.file_name((*without, *at_end))
 
 
 @dataclass(frozen=True)
@@ -86,14 +93,13 @@ def parts_of_name(changes: Changes) -> list[str]:
     return [_file_safe(text) for text in _texts(changes)]
 
 
-def part_of_name(key: str, value: Value) -> str:
-    """Return one change as a part of a name."""
-    return _file_safe(_text(key, value))
-
-
 def _texts(changes: Changes) -> list[str]:
-    keys = sorted(changes, key=lambda key: (_short_key(key) not in BY_VALUE, key))
-    return [_text(key, changes[key]) for key in keys]
+    return [_text(key, changes[key]) for key in _in_order(changes)]
+
+
+def _in_order(changes: Changes) -> list[str]:
+    """Return the keys in the order of a name: those that are shown by their value come first."""
+    return sorted(changes, key=lambda key: (_short_key(key) not in BY_VALUE, key))
 
 
 def _text(key: str, value: Value) -> str:

@@ -1,4 +1,4 @@
-"""The names of arms, and the parts of an arm."""
+"""The arms of runs, and their names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_lab.config.labels import norm_of_label, short_label
-from norm_lab.run.record import Value, common_changes
+from norm_lab.run.record import PLACEMENT, Arm, Value, common_changes
 from norm_plugin.io.command_line import CommandError
 
-# Names of a flag and of an override. If a run has both, the flag wins, because it comes last.
-PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
-ARM_COLUMNS = ["norm", "placement", "differs"]
+ARM_COLUMNS = ["norm", "run.arm.norm", "run.fold", "placement", "differs"]
 """The columns of the runs that name an arm. The others are hundreds, and slow to convert."""
 
 
@@ -26,12 +23,30 @@ class ArmParts(NamedTuple):
     settings: str
 
 
+class ArmName(NamedTuple):
+    """The name of an arm in tables, and the name without its placement."""
+
+    name: str
+    short: str
+
+
+def arm_of(run: Mapping[str, Any]) -> Arm:
+    """Return the arm of a run, given its row of the table of runs."""
+    folded = "-folded" if run["run.fold"] is True else ""
+    return Arm(f"{run['run.arm.norm']}{folded}", run["placement"], run["differs"])
+
+
 def parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
     """Return the parts of the arm of a run, without the settings in ``vary``."""
-    other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
+    other = set(run["differs"]) - {PLACEMENT, *vary}
     differs = {key: run["differs"][key] for key in other}
-    norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
-    return ArmParts(norm, run["placement"], json.dumps(differs, sort_keys=True))
+    return ArmParts(arm_of(run).norm, run["placement"], json.dumps(differs, sort_keys=True))
+
+
+def name_of_arm(run: Mapping[str, Any], without: Iterable[str]) -> ArmName:
+    """Return the name of the arm of a run, without the settings in ``without``."""
+    short = arm_of(run).short_title(without)
+    return ArmName(f"{short}, {run['placement']}", short)
 
 
 def arm_names(
@@ -39,60 +54,49 @@ def arm_names(
     labels: Mapping[str, str],
     vary: Sequence[str] = (),
     declared: Mapping[str, str] | None = None,
-) -> tuple[dict[str, Value], dict[tuple[str, str], str]]:
-    """Return the settings that all arms share, and the name of each arm, by its norm and placement.
-
-    The names omit these settings, and those of ``vary`` unless two arms differ only in these.
+) -> tuple[dict[str, Value], tuple[str, ...], dict[tuple[str, str], ArmName]]:
+    """Return what names omit, and the name of each arm, by the name of its files and placement.
 
     Args:
         runs: the runs with and without a result.
         labels: new names, by one of the :func:`names_in_files` of an arm.
         declared: the new names of a study file, some of whose arms may have no runs yet.
 
+    Returns:
+        The settings that all arms share; the keys that names omit, which are these and those of
+        ``vary`` unless two arms differ only in these; and the names.
+
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm.
     """
     arms = {(run["norm"], run["placement"]): run for run in runs[ARM_COLUMNS].to_dict("records")}
     common = common_changes(run["differs"] for run in arms.values())
-    short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
-    if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
-        vary = ()
-        short = {key: label_without(run, common) for key, run in arms.items()}
-    names = {key: arm_name(label, key[1]) for key, label in short.items()}
+    omitted = (*common, *vary)
+    names = {key: name_of_arm(run, omitted) for key, run in arms.items()}
+    if len(set(names.values())) < len(arms):
+        vary, omitted = (), tuple(common)
+        names = {key: name_of_arm(run, omitted) for key, run in arms.items()}
     known = {key: names_in_files(run, common, vary) for key, run in arms.items()}
     declared = declared or {}
     for old, new in (*declared.items(), *labels.items()):
-        rows = {names[key] for key in names if old == names[key] or old in known[key]}
+        rows = {names[key] for key in names if old == names[key].name or old in known[key]}
         if not rows and old in declared:
             continue
         if len(rows) != 1:
             where = f"--label {old}={new}" if old in labels else f"label {new!r} of the study file"
+            every = {each.name for each in (rows or names.values())}
             raise CommandError(
                 f"{where}: {old} is the name of {len(rows)} rows; choose from "
-                f"{'; '.join(sorted(rows or set(names.values())))}"
+                f"{'; '.join(sorted(every))}"
             )
-        names = {key: new if name in rows else name for key, name in names.items()}
-    return common, names
-
-
-def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return the label of a run without these settings."""
-    differs = run["differs"]
-    return short_label(run["norm"], differs, [key for key in keys if key in differs])
+        names = {key: ArmName(new, new) if each in rows else each for key, each in names.items()}
+    return common, omitted, names
 
 
 def names_in_files(run: Mapping[str, Any], common: Iterable[str], vary: Iterable[str]) -> set[str]:
     """Return the names by which a study file may mean the arm of a run.
 
-    They are its label with and without the settings that all arms share, and those that vary.
+    They are that of its files, with and without the settings that all arms share, and those that
+    vary.
     """
-    omitted = ((), common, vary, (*common, *vary))
-    return {label_without(run, keys) for keys in omitted}
-
-
-def arm_name(label: str, placement: str) -> str:
-    """Return the name of an arm: ``powernorm-released, pre``.
-
-    The label contains the placement too if that differs from the experiment's.
-    """
-    return f"{label.removesuffix(f'-{placement}')}, {placement}"
+    return {arm_of(run).file_name(keys) for keys in ((), common, vary, (*common, *vary))}

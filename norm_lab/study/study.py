@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.config.labels import norm_of_label
 from norm_lab.config.studies import MINUS, PrimaryComparison, StudyFile, check_study, terms
 from norm_lab.metrics import Metric, find_metric
 from norm_lab.results.provenance import short_commit
@@ -22,10 +21,8 @@ from norm_lab.results.table import Results
 from norm_lab.run.record import Value
 from norm_lab.study.arms import (
     ARM_COLUMNS,
-    PLACEMENT_KEYS,
-    arm_name,
     arm_names,
-    label_without,
+    arm_of,
     names_in_files,
     parts_of_arm,
 )
@@ -41,7 +38,7 @@ from norm_lab.study.training_loss import training_loss
 from norm_plugin.io.command_line import CommandError
 
 OPTIONAL = (
-    *("commit", "dirty", "date", "differs", "data.training_pairs"),
+    *("commit", "dirty", "date", "differs", "run.fold", "data.training_pairs"),
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
 )
 """Columns that are added if no result has them."""
@@ -58,12 +55,13 @@ class Study:
 
     Attributes:
         common: the settings that differ from the experiment's and are equal in all runs.
+        omitted: the keys of settings that the names of arms omit.
         runs: the table of :func:`read_results` with the columns ``arm``, the name that is shown,
-            and ``id``, the name without labels; sorted by arm and seed. ``train_loss`` is that of
-            :func:`training_loss`.
+            ``short``, the name without the placement, and ``id``, the name without labels; sorted
+            by arm and seed. ``train_loss`` is that of :func:`training_loss`.
         curves: the table of :func:`read_curves`.
-        failures: the table of :func:`read_failures` with the columns ``arm``, ``id`` and
-            ``placement``.
+        failures: the table of :func:`read_failures` with the columns ``arm``, ``short``, ``id``
+            and ``placement``.
         baseline: the arm with which the others are compared; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
         vary: keys in which the arms may differ, because each has a value of its own.
@@ -76,6 +74,7 @@ class Study:
     failures: pd.DataFrame
     baseline: str
     common: dict[str, Value] = field(default_factory=dict)
+    omitted: tuple[str, ...] = ()
     primary: tuple[PrimaryComparison, ...] = ()
     vary: tuple[str, ...] = ()
     missing_seeds: tuple[int, ...] = ()
@@ -101,6 +100,12 @@ class Study:
         """The placement of each arm; the baseline comes first, arms without a result last."""
         both = pd.concat([self.runs, self.failures])
         return dict(zip(both["arm"], both["placement"]))
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """The name of each arm without its placement."""
+        both = pd.concat([self.runs, self.failures])
+        return dict(zip(both["arm"], both["short"]))
 
     def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
         """Sort a table with a column ``arm`` by placement, with that of the baseline first."""
@@ -158,10 +163,9 @@ class Study:
         runs = runs.sort_values("placement", key=lambda column: column != main, kind="stable")
         first: dict[str, str] = {}
         same = {}
-        for run in runs.drop_duplicates("arm")[["arm", "placement"]].to_dict("records"):
-            name = run["arm"].removesuffix(f", {run['placement']}")
-            if first.setdefault(name, run["arm"]) != run["arm"]:
-                same[run["arm"]] = first[name]
+        for run in runs.drop_duplicates("arm")[["arm", "short"]].to_dict("records"):
+            if first.setdefault(run["short"], run["arm"]) != run["arm"]:
+                same[run["arm"]] = first[run["short"]]
         return same
 
     @property
@@ -230,15 +234,16 @@ def read_study(
     failures = results.failures.copy()
     if file is not None:
         _check_declared(file, runs)
-    failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
+    failures = failures.rename(columns={"run.arm.placement": "placement"})
     every = pd.concat([runs, failures], ignore_index=True)
-    _, ids = arm_names(every, {}, vary)
+    *_, ids = arm_names(every, {}, vary)
     declared = file.labels if file is not None and declared_labels else {}
-    common, names = arm_names(every, labels or {}, vary, declared)
+    common, omitted, names = arm_names(every, labels or {}, vary, declared)
     for table in (runs, failures):
         arms = list(zip(table["norm"], table["placement"]))
-        table["arm"] = [names[arm] for arm in arms]
-        table["id"] = [ids[arm] for arm in arms]
+        table["arm"] = [names[arm].name for arm in arms]
+        table["short"] = [names[arm].short for arm in arms]
+        table["id"] = [ids[arm].name for arm in arms]
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
@@ -250,7 +255,9 @@ def read_study(
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
     baseline, curves = runs["arm"].iloc[0], results.curves
     runs["train_loss"], trained = training_loss(runs, curves)
-    study = Study(runs, curves, failures, baseline, common, vary=tuple(vary), trained=trained)
+    study = Study(
+        runs, curves, failures, baseline, common, omitted, vary=tuple(vary), trained=trained
+    )
     if file is None:
         return study
     missing = file.seeds - {*runs["seed"], *failures["seed"]}
@@ -280,7 +287,7 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
-        for run in of_arm[["norm", "differs"]].to_dict("records"):
+        for run in of_arm[ARM_COLUMNS].to_dict("records"):
             for name in (arm, *names_in_files(run, study.common, file.tuned)):
                 arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
@@ -317,11 +324,11 @@ def _of_baseline(
 ) -> list[dict[str, Any]]:
     """Return one run of each arm that ``baseline`` may mean; names omit ``common``."""
     arms = runs.drop_duplicates("arm")[["arm", "id", *ARM_COLUMNS]].to_dict("records")
-    short = {run["arm"]: label_without(run, common) for run in arms}
+    short = {run["arm"]: arm_of(run).file_name(common) for run in arms}
     return (
         [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]
-        or [run for run in arms if arm_name(baseline, run["placement"]) in (run["arm"], run["id"])]
-        or [run for run in arms if norm_of_label(run["norm"], run["differs"]) == baseline]
+        or [run for run in arms if f"{baseline}, {run['placement']}" in (run["arm"], run["id"])]
+        or [run for run in arms if run["run.arm.norm"] == baseline]
     )
 
 
@@ -341,15 +348,3 @@ def _check_arm(of_arm: pd.DataFrame) -> None:
         )
     check_same_sources(of_arm)
     check_settings_alike(of_arm, ("model", *TRAINING))
-
-
-def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
-    """Return the placement of a failed run; its record may not have it, if it is the default."""
-    for key in PLACEMENT_KEYS:
-        if key in record["differs"]:
-            return str(record["differs"][key])
-    for run in runs[runs["experiment"] == record["experiment"]].to_dict("records"):
-        changed = any(key in run["differs"] for key in PLACEMENT_KEYS)
-        if run["norm"] == record["norm"] or not changed:
-            return str(run["placement"])
-    return "placement of the recipe"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_lab.study.arms import arm_name, label_without
+from norm_lab.study.arms import arm_of, name_of_arm
 from norm_lab.study.significance import describe, pooled_standard_deviation
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -101,10 +101,11 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
     for run in table.to_dict("records"):
         value = run["differs"].get(key, *(of_recipe[:1] or [math.nan]))
         values.append(value[0] if isinstance(value, list) else value)
-        label = label_without(run, (*study.common, key))
-        arms.append(arm_name(label, run["placement"]))
+        arms.append(name_of_arm(run, (*study.common, key)))
+    names = {"arm": [each.name for each in arms], "short": [each.short for each in arms]}
+    names["id"] = names["arm"]
     try:
-        return table.assign(lr=[float(value) for value in values], arm=arms, id=arms)
+        return table.assign(lr=[float(value) for value in values], **names)
     except (TypeError, ValueError) as error:
         raise CommandError(f"the values of {key} are not numbers: {error}") from error
 
@@ -120,10 +121,10 @@ def read_tuned(study: Study, path: Path) -> Tuned:
     content = read_json(path)
     key, *others = content["grid"]
     both = pd.concat([study.runs, study.failures]).to_dict("records")
-    arms = {label_without(run, content["grid"]): run["arm"] for run in both}
+    arms = {arm_of(run).file_name(content["grid"]): run["arm"] for run in both}
     chosen = {label: entry["chosen"] for label, entry in content["arms"].items()}
     for run in study.runs.to_dict("records"):
-        _check_chosen(run, chosen.get(label_without(run, content["grid"]), {}), path)
+        _check_chosen(run, chosen.get(arm_of(run).file_name(content["grid"]), {}), path)
     trials = pd.DataFrame(content["trials"])
     for other in others:
         best = trials["arm"].map({label: values[other] for label, values in chosen.items()})

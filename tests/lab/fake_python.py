@@ -147,7 +147,8 @@ def results(argv):
         "signature": "nrefs:1|case:mixed",
     }
     result = {
-        "schema": 3,
+        "schema": 4,
+        "run": {"arm": run["arm"], "fold": run["fold"]},
         "experiment": run["experiment"],
         "differs": run["arm"]["changes"],
         "sources": run["sources"],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from norm_lab.metrics.bleu import score_sacrebleu
 from norm_lab.results.result import SCHEMA, write_result
 from norm_lab.results.statistics import to_columns
+from norm_lab.run.record import parts_of_name
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
@@ -20,10 +21,18 @@ def level(loss: float) -> list[dict[str, float]]:
     return [{"epoch": e, "updates": 20 + 10 * e, "loss": loss} for e in (1, 2, 3)]
 
 
+def norm_of(name: str, changes: Mapping[str, Any] | None) -> str:
+    """The norm at the start of the name of an arm with these changes."""
+    if not changes or not isinstance(changes, dict):
+        return name
+    return name.partition(f"-{parts_of_name(changes)[0]}")[0]
+
+
 def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> dict[str, Any]:
     """Return a result; ``changes`` replace the values under their names, as data__checksum."""
     result = {
         "schema": SCHEMA,
+        "run": {"arm": {"norm": norm_of(norm, changes.get("differs", {})), "placement": placement}},
         "experiment": f"toy_{placement}",
         "norm": norm,
         "seed": seed,
@@ -67,6 +76,12 @@ def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", *
         "seed": seed,
         "differs": {},
         "state": state,
+        "run": {
+            "arm": {
+                "norm": norm_of(norm, more.get("differs", {})),
+                "placement": more.get("differs", {}).get("model.norm_placement", "pre"),
+            }
+        },
         "stage": "train",
         "reason": "the loss is nan",
         "progress": "40 of 60 updates",
@@ -110,7 +125,13 @@ def write_corpus(folder: Path, references: list[str], checksum: str = "c0ffee" *
 
 def folder_of(tmp_path: Path, *results: dict[str, Any]) -> list[Path]:
     """The folders into which these results were written."""
-    return sorted({write_result(result, tmp_path).parent for result in results})
+    return sorted({write_result(of_its_arm(result), tmp_path).parent for result in results})
+
+
+def of_its_arm(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with the norm of its arm, which a test may have given by its name and changes."""
+    arm = {**result["run"]["arm"], "norm": norm_of(result["norm"], result.get("differs"))}
+    return {**result, "run": {"arm": arm}}
 
 
 def study_of_three(tmp_path: Path) -> list[Path]:

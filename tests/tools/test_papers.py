@@ -47,6 +47,7 @@ def write(folder, experiment, norm, seed, training_pairs=5_000_000, **bleu):
     result = {"schema": SCHEMA, "experiment": experiment, "norm": norm, "seed": seed}
     result["data"] = {"training_pairs": training_pairs}
     result["metric"] = "bleu"
+    result["run"] = {"arm": {"norm": norm, "placement": "post"}}
     result["scores"] = {kind: {"score": score} for kind, score in bleu.items()}
     write_result(result, folder)
 
@@ -94,6 +95,7 @@ def write_rt(folder, **scores):
             data = {"corpus": "rt", "checksum": f"of {seed}", "settings": {"split_seed": seed}}
             data["training_pairs"] = 10**9  # the splits hardly overlap
             result = {"schema": SCHEMA, "experiment": "rt", "norm": norm, "seed": seed}
+            result["run"] = {"arm": {"norm": norm, "placement": "pre"}}
             result |= {"metric": "accuracy", "data": data}
             result["scores"] = {"accuracy": {"score": score, "sentences": 100}}
             result["settings"] = {"model": {"norm_placement": "pre"}}

@@ -8,6 +8,7 @@ from made_up_results import folder_of, made_up, study_of_three, write_failure
 from norm_lab.config.studies import read_study_file
 from norm_lab.report.score_table import score_table
 from norm_lab.results.table import read_results
+from norm_lab.run.record import Arm
 from norm_lab.study.study import read_study
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.config import KERNELS_FOUND  # the name by which fairseq stores it
@@ -30,15 +31,18 @@ def test_placements_are_settings_of_their_own(tmp_path):
     assert set(study.arms[1:]) == {"layernorm, pre", "stock, pre"}
 
 
+POST = {"model.norm_placement": "post"}
+
+
 def test_a_placement_in_the_label_of_a_run_is_named_once(tmp_path):
-    runs = made_up(), made_up("layernorm-post", placement="post")
+    runs = made_up(), made_up("layernorm-post", placement="post", differs=POST)
     study = read_study(folder_of(tmp_path, *runs))
     assert study.arms == ["layernorm, pre", "layernorm, post"]
     assert list(study.runs["norm"]) == ["layernorm", "layernorm-post"]
 
 
 def test_two_settings_of_one_name_are_refused(tmp_path):
-    runs = made_up(placement="post"), made_up("layernorm-post", placement="post")
+    runs = made_up(placement="post"), made_up("layernorm-post", placement="post", differs=POST)
     with pytest.raises(CommandError, match="layernorm and layernorm-post are both layernorm, post"):
         read_study(folder_of(tmp_path, *runs))
 
@@ -313,8 +317,17 @@ def test_pairs_stay_within_a_placement(tmp_path):
     def without_norms(placement):
         return made_up("none", placement=placement, sites={"encoder-ffn": "none"})
 
-    runs = [made_up(), made_up(seed=2), made_up("dyt"), made_up("layernorm-post", placement="post")]
-    runs += [made_up("dyt-post", placement="post"), without_norms("pre"), without_norms("post")]
+    runs = [
+        made_up(),
+        made_up(seed=2),
+        made_up("dyt"),
+        made_up("layernorm-post", placement="post", differs=POST),
+    ]
+    runs += [
+        made_up("dyt-post", placement="post", differs=POST),
+        without_norms("pre"),
+        without_norms("post"),
+    ]
     study = read_study(folder_of(tmp_path, *runs))
     assert study.same == {"none, post": "none, pre"}
     assert set(study.pairs) == {
@@ -334,13 +347,14 @@ def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
     def arm(placement, layers):  # each at a learning rate of its own
         differs = {"model.norm_placement": placement, "model.decoder_layers": layers}
         differs["optimization.lr"] = [layers / 1000 if placement == "pre" else 0.1]
-        label = f"layernorm-{placement}-decoder-layers-{layers}"
-        return made_up(label, experiment="toy_pre", placement=placement, differs=differs)
+        name = Arm("layernorm", placement, differs).file_name()
+        return made_up(name, experiment="toy_pre", placement=placement, differs=differs)
 
     label = "layernorm-{}-decoder-layers-{}".format
     arms = [arm(placement, layers) for layers in (12, 24) for placement in ("pre", "rezero")]
     folders = folder_of(tmp_path, *arms, arm("post", 12))
-    text = f"primary: [{{arm: {label('rezero', 24)}, baseline: {label('pre', 24)}}}]\n"
+    names = [arm(placement, 24)["norm"] for placement in ("rezero", "pre")]
+    text = "primary: [{{arm: {}, baseline: {}}}]\n".format(*names)
     text += "vary: [optimization.lr]\n"
     study = read_study(folders, label("pre", 24), file=declared(tmp_path, text))
     pairs = {ours.split(",")[0]: theirs.split(",")[0] for ours, theirs in study.pairs}
@@ -372,14 +386,13 @@ def test_a_seed_given_twice_is_refused(tmp_path):
 def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
     (folder,) = folder_of(tmp_path, made_up(), made_up("far"))
     write_failure(folder, "far", 2)
-    write_failure(folder, "gone", 1, differs={"model.norm_placement": "post"})
-    write_failure(folder, "by-flag-post", 1, differs={"norm-placement": "post"})
+    write_failure(folder, "gone", 1, differs=POST)
+    write_failure(folder, "named-post", 1, differs=POST)
     write_failure(folder, "new", 1, state="failed")
     study = read_study([folder])
     far = study.failures[study.failures["arm"] == "far, pre"]
     assert list(zip(far["seed"], far["state"])) == [(2, "diverged")]
-    # a record names only what differs from the recipe, which the other runs of it tell
-    assert study.failed_arms == ["by-flag, post", "gone, post", "new, pre"]
-    names = ["layernorm, pre", "far, pre", "by-flag, post", "gone, post", "new, pre"]
+    assert study.failed_arms == ["gone, post", "named, post", "new, pre"]
+    names = ["layernorm, pre", "far, pre", "gone, post", "named, post", "new, pre"]
     assert study.names == names
     assert "new, pre" not in study.arms

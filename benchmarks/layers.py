@@ -2,7 +2,6 @@
 """Measure what one layer of every norm costs, compared with torch.nn.LayerNorm on equal tensors.
 
     python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
-    python benchmarks/layers.py --growth           # for plot.py: time against size
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
@@ -48,9 +47,6 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 
 WARMUP = 5
 FORMS = ("torch", "plain", "fused", "compile", "reference", "copy")
-GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
-GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
-GROWTH = [(n, 512) for n in GROWTH_ROWS] + [(4096, c) for c in GROWTH_CHANNELS]
 
 # ---- what is measured, and what it may cost -------------------------------------------------
 
@@ -268,8 +264,6 @@ def misses(rows: Sequence[Record], setups: Sequence[Setup]) -> Iterator[str]:
 
 def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
     """Return the rows and channels to measure."""
-    if args.growth:
-        return GROWTH
     if args.quick and not (args.rows or args.channels):
         return [(64, 32)]
     rows = args.rows or sorted({size[0] for size in SIZES})
@@ -296,17 +290,12 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--repetitions",
         type=at_least(1),
         metavar="N",
-        help="default: 50; 10 with --growth; 2 with --quick",
-    )
-    parser.add_argument(
-        "--growth",
-        action="store_true",
-        help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
+        help="default: 50; 2 with --quick",
     )
     args = parse_benchmark(parser, argv)
-    args.providers = args.providers or (["plain", "fused"] if args.growth else list(FORMS))
+    args.providers = args.providers or list(FORMS)
     if args.repetitions is None:
-        args.repetitions = 2 if args.quick else 10 if args.growth else 50
+        args.repetitions = 2 if args.quick else 50
     return args
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pandas as pd
+import yaml
 from torch import Tensor
 
 from norm_lab.report.text import markdown
+from norm_plugin.io.files import read_text
 from norm_plugin.models import patches
 from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
@@ -211,3 +214,20 @@ def patches_table() -> str:
         for patch in patches.PATCHES
     ]
     return _table(rows, "function", "reason", "test")
+
+
+def field_commands_table(path: Path) -> str:
+    """Return Markdown: the published commands of field_commands.yaml, and what follows each."""
+    rows = [
+        {
+            "command": name,
+            "source": row["source"],
+            "flags of ours": f"`{row.get('norm', '')}`",
+            "followed by": ", ".join(
+                dict.fromkeys(step if isinstance(step, str) else step[0] for step in row["then"])
+            ),
+            "fails in fairseq too": row.get("stock", "no"),
+        }
+        for name, row in yaml.safe_load(read_text(path)).items()
+    ]
+    return markdown(pd.DataFrame(rows))

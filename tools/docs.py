@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from audit import finding_lines
 from declared_tables import (
+    field_commands_table,
     front_table,
     norms_table,
     options_table,
@@ -31,7 +32,6 @@ from declared_tables import (
     sites_table,
 )
 from example_runs import example_table
-from field_commands import table as field_commands_table
 from findings import declared_table, finding_block
 from layer_gradients import layer_gradients_table
 from norm_lab.report.score_table import score_table
@@ -132,7 +132,9 @@ def generators(root: Path) -> Generators:
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),
         "patches": lambda _: patches_table(),
-        "field-commands": lambda _: field_commands_table(),
+        "field-commands": lambda _: field_commands_table(
+            root / "tests" / "models" / "field_commands.yaml"
+        ),
         "placements": lambda _: placements_table(),
         "placement-sections": lambda _: placements_text(),
     }

@@ -1,40 +1,28 @@
-#!/usr/bin/env python3
-"""Run the field's published commands with our architectures, on a corpus of a few hundred lines.
-
-    python tools/field_commands.py
-    python tools/field_commands.py --only translation --stock
+"""The field's published commands with our architectures, on a corpus of a few hundred lines.
 
 Each row of field_commands.yaml is a published command line of fairseq-train, with norm_ in front of
 its architecture, and the commands after the training. Flags that only set the size are overridden:
 a tiny model makes a few updates on a CPU, where --memory-efficient-fp16 replaces --fp16, which
-needs a GPU. --stock also runs each row with fairseq's own architecture. Prints what passed and what
-failed; the exit status is 1 if a row fails that does not fail in fairseq too.
+needs a GPU. Rows that are not ``short`` have the mark slow: pytest -m slow.
 """
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
+import pytest
 import yaml
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from forked import ROOT, run_forked
 
-from norm_lab.report.text import markdown
-from norm_plugin.io.command_line import CommandError, run_command
+import norm_plugin.models  # noqa: F401  registers the architectures
 from norm_plugin.io.files import read_text, write_text
 
-ROOT = Path(__file__).resolve().parents[1]
-TABLE = Path(__file__).with_suffix(".yaml")
 PLUGIN = ROOT / "norm_plugin"
-Start = Callable[..., "subprocess.CompletedProcess[str]"]
-"""Runs ``python -m MODULE ARGV``, or the file MODULE; ``stdin`` is its input."""
 CPU = ("--cpu", "--num-workers", "0")
 HALF = "--memory-efficient-fp16"
 
@@ -86,54 +74,31 @@ class Row:
         """Return the commands that follow the training, each with its flags."""
         return [(step, []) if isinstance(step, str) else (step[0], step[1:]) for step in self.then]
 
-    def flags(self, stock: bool) -> list[str]:
+    def flags(self) -> list[str]:
         """Return the flags of fairseq-train, without the corpus and the folder."""
         words = [HALF if word == "--fp16" else word for word in shlex.split(self.train)]
         place = next(i for i, word in enumerate(words) if word in ("--arch", "-a")) + 1
         arch = words[place]
-        if not stock:
-            words[place : place + 1] = [self.arch or f"norm_{arch}", *shlex.split(self.norm)]
+        words[place : place + 1] = [self.arch or f"norm_{arch}", *shlex.split(self.norm)]
         sides = []
         if self.data == "text":
             sides = _size("decoder" if "language_modeling" in words else "encoder")
         return [*words, *SMALL[self.data], *sides, *BRIEF, *shlex.split(self.small), *CPU]
 
 
-def read_rows() -> list[Row]:
-    """Return the rows of field_commands.yaml, in its order."""
-    return [Row(name, **values) for name, values in yaml.safe_load(read_text(TABLE)).items()]
-
-
-def table() -> str:
-    """Return Markdown: the rows, for the documentation."""
-    rows = [
-        {
-            "command": row.name,
-            "source": row.source,
-            "flags of ours": f"`{row.norm}`",
-            "followed by": ", ".join(dict.fromkeys(step for step, _ in row.followed_by())),
-            "fails in fairseq too": row.stock or "no",
-        }
-        for row in read_rows()
-    ]
-    return markdown(pd.DataFrame(rows))
-
-
-class RowError(Exception):
-    """A command of a row has failed; the message says which, and ends with its last lines."""
+ROWS = {
+    name: Row(name, **values)
+    for name, values in yaml.safe_load(
+        Path(__file__).with_name("field_commands.yaml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 @dataclass
 class Corpora:
-    """The corpora of all kinds, made from the toy corpus when first needed.
-
-    Attributes:
-        folder: an empty folder.
-        start: runs a command.
-    """
+    """The corpora of all kinds, made from the toy corpus in ``folder`` when first needed."""
 
     folder: Path
-    start: Start
     made: dict[str, Path] = field(default_factory=dict)
 
     def get(self, kind: str) -> Path:
@@ -142,13 +107,10 @@ class Corpora:
             self.made[kind] = getattr(self, f"_{kind}")()
         return self.made[kind]
 
-    def _run(self, module: str | Path, *argv: object) -> None:
-        _checked(self.start(module, *argv))
-
     def _pairs(self) -> Path:
         out = self.folder / "toy"
         sizes = ("--train", 200, "--valid", 16, "--test", 16, "--workers", 1)
-        self._run(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
+        run(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
         return out / "bin"
 
     def _text_of(self, split: str) -> Path:
@@ -157,7 +119,7 @@ class Corpora:
 
     def _binarize(self, out: Path, train: Path, valid: Path, *flags: object) -> None:
         files = ("--trainpref", train, "--validpref", valid, "--testpref", valid)
-        self._run("fairseq_cli.preprocess", *files, "--destdir", out, "--workers", 1, *flags)
+        run("fairseq_cli.preprocess", *files, "--destdir", out, "--workers", 1, *flags)
 
     def _dictionary(self) -> tuple[str, Path]:
         return "--srcdict", self.get("pairs") / "dict.en.txt"
@@ -206,57 +168,53 @@ class Corpora:
         return out
 
 
-def _checked(result: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command has printed; raise :class:`RowError` if it failed."""
-    if result.returncode:
-        lines = (result.stdout + result.stderr).strip().splitlines()
-        raise RowError(f"{shlex.join(map(str, result.args))[-200:]}: " + " / ".join(lines[-3:]))
-    return result.stdout
+def run(module: str | Path, *argv: object, stdin: str = "") -> None:
+    """Run a command; fail with the last lines that it prints if it fails."""
+    result = run_forked(module, *argv, stdin=stdin)
+    assert result.returncode == 0, (result.args, (result.stdout + result.stderr)[-2000:])
 
 
-def run_row(row: Row, corpora: Corpora, folder: Path, start: Start, stock: bool = False) -> None:
-    """Run the training of a row and the commands after it; raise :class:`RowError` on failure."""
+def run_row(row: Row, corpora: Corpora, folder: Path) -> None:
+    """Run the training of a row and the commands after it."""
     data = corpora.get(row.data)
-    user_dir = _user_dir(row, folder, stock)
-    ours = ("--user-dir", user_dir) if user_dir else ()
-    train = (data, *ours, "--save-dir", folder, *row.flags(stock))
-    _checked(start("fairseq_cli.train", *train))
+    user_dir = _user_dir(row, folder)
+    ours = ("--user-dir", user_dir)
+    train = (data, *ours, "--save-dir", folder, *row.flags())
+    run("fairseq_cli.train", *train)
     last = path = folder / "checkpoint_last.pt"
     for step, flags in row.followed_by():
         given = (data, *ours, "--path", path, *CPU)
         match step:
             case "resume":
                 longer = ("--max-update", UPDATES + 2, "--restore-file", "checkpoint_last.pt")
-                _checked(start("fairseq_cli.train", *train, *longer))
+                run("fairseq_cli.train", *train, *longer)
             case "average":
                 path = folder / "averaged.pt"
-                own = ("--user-dir", user_dir) if user_dir and user_dir != PLUGIN else ()
-                argv = ("average", "--inputs", last, "--output", path, *own)
-                _checked(start("norm_plugin", *argv))
+                run("norm_plugin", "average", "--inputs", last, "--output", path, *ours)
             case "validate":
                 task = [] if flags else _task_flags(row)
-                _checked(start("fairseq_cli.validate", *given, *task, *flags))
+                run("fairseq_cli.validate", *given, *task, *flags)
             case "eval-lm":
                 sizes = ("--tokens-per-sample", 64, "--max-tokens", 512, *ANY_NUMBER)
-                _checked(start("fairseq_cli.eval_lm", *given, *sizes, *flags))
+                run("fairseq_cli.eval_lm", *given, *sizes, *flags)
             case "generate":
                 small = ("--beam", 2, "--max-len-b", 8, "--max-tokens", 2048)
-                _checked(start("fairseq_cli.generate", *given, *small, *flags))
+                run("fairseq_cli.generate", *given, *small, *flags)
             case "interactive":
                 line = read_text(corpora.folder / "toy" / "tok" / "test.en").splitlines()[0]
                 word = read_text(data / "dict.xx.txt").split()[0]
-                argv = ("--max-len-b", 8, *flags)
-                _checked(start("fairseq_cli.interactive", *given, *argv, stdin=f"{line}\t{word}\n"))
+                argv = (*given, "--max-len-b", 8, *flags)
+                run("fairseq_cli.interactive", *argv, stdin=f"{line}\t{word}\n")
             case "hub":
                 script = folder / "hub.py"
-                plugin = "" if stock else "import norm_plugin.models\n"
-                write_text(script, plugin + HUB.format(path=str(path), data=str(data)))
-                _checked(start(script))
+                write_text(script, HUB.format(path=str(path), data=str(data)))
+                run(script)
             case _:
-                raise CommandError(f"{row.name}: the step {step} is unknown; see run_row")
+                raise ValueError(f"{row.name}: the step {step} is unknown; see run_row")
 
 
 HUB = """
+import norm_plugin.models
 from pathlib import Path
 from fairseq import hub_utils
 path = Path({path!r})
@@ -276,73 +234,47 @@ def _task_flags(row: Row) -> list[str]:
     return [word for pair in given.items() for word in pair]
 
 
-def _user_dir(row: Row, folder: Path, stock: bool) -> Path | None:
-    """Return the ``--user-dir``: ours, one that imports the example's code too, or none."""
+def _user_dir(row: Row, folder: Path) -> Path:
+    """Return the ``--user-dir``: ours, or one that imports the example's code too."""
     if not row.example:
-        return None if stock else PLUGIN
+        return PLUGIN
     package, _, module = row.example.rpartition(".")
-    name = f"example_{'stock' if stock else 'ours'}_{module}"
-    lines = [f"from fairseq.examples.{package} import {module}"]
-    lines += [] if stock else ["import norm_plugin.models"]
-    (folder / name).mkdir(parents=True)
-    write_text(folder / name / "__init__.py", "\n".join(lines) + "\n")
-    return folder / name
+    own = folder / f"example_{module}"
+    own.mkdir(parents=True)
+    lines = f"from fairseq.examples.{package} import {module}\nimport norm_plugin.models\n"
+    write_text(own / "__init__.py", lines)
+    return own
 
 
-def run_rows(rows: Iterable[Row], start: Start, stock: bool) -> bool:
-    """Run rows in a temporary folder, and print the outcome of each; return whether all is well."""
-    well = True
-    with tempfile.TemporaryDirectory() as work:
-        corpora = Corpora(Path(work) / "corpora", start)
-        corpora.folder.mkdir()
-        for number, row in enumerate(rows):
-            outcomes = []
-            for of_stock in [False, True] if stock else [False]:
-                began = time.monotonic()
-                try:
-                    run_row(row, corpora, Path(work) / f"{number}-{of_stock}", start, of_stock)
-                    outcome = "passed"
-                except RowError as error:
-                    outcome = f"FAILED: {error}"
-                outcomes.append(outcome)
-                whose = "fairseq's" if of_stock else "ours"
-                print(
-                    f"{row.name}, {whose}, {time.monotonic() - began:.0f} s: {outcome}", flush=True
-                )
-            well &= outcomes[0] == "passed" or bool(row.stock)
-    return well
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    return Corpora(tmp_path_factory.mktemp("corpora"))
 
 
-def start_fresh(
-    module: str | Path, *argv: object, stdin: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in a new interpreter."""
-    target = [str(module)] if isinstance(module, Path) else ["-m", module]
-    return subprocess.run(
-        [sys.executable, *target, *map(str, argv)],
-        cwd=ROOT,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if row.short else pytest.mark.slow) for name, row in ROWS.items()],
+)
+def test_a_published_command_and_what_follows_it(name, corpora, tmp_path):
+    run_row(ROWS[name], corpora, tmp_path / "run")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/field_commands.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name contains TEXT")
-    parser.add_argument("--stock", action="store_true", help="fairseq's own architectures, too")
-    args = parser.parse_args(argv)
-    rows = [row for row in read_rows() if args.only in row.name]
-    if not rows:
-        raise CommandError(f"no row has {args.only!r} in its name")
-    return 0 if run_rows(rows, start_fresh, args.stock) else 1
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.example])
+def test_fairseq_takes_the_flags_of_every_row(name):
+    """The flags of a row with code of an example are parsed when that code is imported."""
+    argv = ["DATA", *ROWS[name].flags()]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
+    assert args.arch.startswith("norm_") and args.arch in ARCH_MODEL_REGISTRY
+    words = shlex.split(ROWS[name].norm)
+    assert args.norm_type == words[words.index("--norm-type") + 1]
 
 
-if __name__ == "__main__":
-    run_command(main)
+def test_the_page_shows_the_command_of_the_table():
+    text = (ROOT / "docs" / "coming_from_fairseq.md").read_text(encoding="utf-8")
+    first = text.partition("```bash\n")[2].partition("```")[0].replace("\\\n", " ")
+    ours = ["--user-dir", "norm_plugin", "--norm-type", "powernorm"]
+    folders = ["--save-dir", "checkpoints/powernorm"]
+    words = shlex.split(ROWS["translation with BLEU"].train)
+    words[1] = f"norm_{words[1]}"
+    data = "data-bin/iwslt14.tokenized.de-en"
+    assert shlex.split(first) == ["fairseq-train", data, *ours, *folders, *words]

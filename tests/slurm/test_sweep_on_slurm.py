@@ -35,4 +35,6 @@ def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
     )
     assert result.returncode == 0, result.stderr
     assert "3 done, 1 diverged of 4" in result.stdout
-    assert len(list(runs.work.glob("results/toy/*.json"))) == 3
+    results = [json.loads(file.read_text()) for file in runs.work.glob("results/toy/*.json")]
+    assert sorted(result["seed"] for result in results) == [1, 2, 3, 4]
+    assert [result["seed"] for result in results if "reason" in result] == [2]

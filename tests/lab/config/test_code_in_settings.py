@@ -133,7 +133,7 @@ def test_each_setting_that_fairseq_evaluates(name):
 @pytest.mark.parametrize(
     "setting",
     [
-        "common.log_file=/root/.bashrc",
+        "common.log_file=/etc/profile",
         "common.log_file=LICENSE",
         "common.aim_run_hash=x",
         "common.tensorboard_logdir=x",

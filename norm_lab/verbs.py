@@ -37,6 +37,10 @@ VERBS = {
         "compute the singular values of the embeddings of checkpoints",
     ),
     "theory": ("norm_lab.theory.command", "measure the claims of the papers"),
+    "translate": (
+        "norm_lab.metrics.length_penalty",
+        "run fairseq-generate with a length penalty chosen on validation",
+    ),
     "score": ("norm_lab.metrics.bleu", "compute BLEU of the output of fairseq-generate"),
     "result": (
         "norm_lab.results.result:result_command",

@@ -85,6 +85,19 @@ def test_values_gradients_and_statistics(name, options, level, dtype, steps, pai
         close(fused(x, mask), plain(x, mask), "y in inference", dtype)
 
 
+@every_norm
+def test_the_output_may_be_changed_in_place(name, options, pair, draw):
+    """As fairseq's attention does with normalized queries, and ``nn.ReLU(inplace=True)``."""
+    gradients = []
+    for norm in pair(name, options, DIM):
+        x, mask, g = draw(0, DIM)
+        y = norm(x.requires_grad_(), mask)
+        y *= 0.5
+        y.backward(g)
+        gradients.append(x.grad)
+    close(*gradients, "dx", torch.float64)
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [each for each in FUSED if norm_spec(each[0]).batch_statistics], ids=str
 )

@@ -22,6 +22,7 @@ from norm_plugin.kernels.fused.gradients import (
     apply_of,
     as_rows,
     grad_like,
+    in_shape,
     refuse_second_order,
     to_statistics_dtype,
 )
@@ -120,7 +121,7 @@ class ColumnNorm(torch.autograd.Function):
         if eta is not None:
             eta = to_statistics_dtype(eta, x)
         gain, offset = to_statistics_dtype(weight, x), to_statistics_dtype(bias, x)
-        return batch.forward(rows, gain, offset, eta).view(x.shape)
+        return in_shape(batch.forward(rows, gain, offset, eta), x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -47,6 +47,15 @@ def as_rows(x: Tensor) -> Tensor:
     return x.contiguous().view(-1, x.size(-1))
 
 
+def in_shape(y: Tensor, shape: torch.Size) -> Tensor:
+    """Return the output y, (N, C), of an autograd function in ``shape``, and not as a view.
+
+    What follows may change it in place, as fairseq's attention does with its queries; autograd does
+    not allow that for a view from inside a function.
+    """
+    return y.resize_(shape)  # in place: a view of y would be one
+
+
 def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
     """Return a gradient in the dtype and shape of its parameter; None without a parameter."""
     if gradient is None or parameter is None:

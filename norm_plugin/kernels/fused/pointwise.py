@@ -11,6 +11,7 @@ from norm_plugin.kernels.fused.gradients import (
     apply_of,
     as_rows,
     grad_like,
+    in_shape,
     refuse_second_order,
     to_statistics_dtype,
 )
@@ -39,14 +40,15 @@ class Pointwise(torch.autograd.Function):
         by = None if shift is None else to_statistics_dtype(shift, x)
         ctx.save_for_backward(rows, slope, shift, weight, bias)
         ctx.function, ctx.ops = function, ops
-        return ops.pointwise_forward(
+        y = ops.pointwise_forward(
             rows,
             to_statistics_dtype(slope, x),
             by,
             to_statistics_dtype(weight, x),
             to_statistics_dtype(bias, x),
             function,
-        ).view(x.shape)
+        )
+        return in_shape(y, x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -12,6 +12,7 @@ from norm_plugin.kernels.fused.gradients import (
     apply_of,
     as_rows,
     grad_like,
+    in_shape,
     refuse_second_order,
     to_statistics_dtype,
 )
@@ -45,7 +46,7 @@ class RowNorm(torch.autograd.Function):
         )
         ctx.save_for_backward(rows, mean, rstd, weight, bias)
         ctx.rule, ctx.ops = rule, ops
-        return y.view(x.shape)
+        return in_shape(y, x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -89,6 +89,8 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
     for name, owners in declared_options().items():
         option = owners[0][1]
         choices = list(dict.fromkeys(choice for _, form in owners for choice in form.choices))
+        if not all(form.choices for _, form in owners):  # each norm checks its own
+            choices = []
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         add(option_field(name), ChoiceEnum(choices) if choices else option.type, text)
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))

@@ -248,16 +248,18 @@ def test_a_norm_registered_later_has_its_flags(build, own_registry):
 
         Options:
             by: the factor
+            variant: any word, where other norms have choices
         """
 
-        def __init__(self, dim: int, *, by: int = 1) -> None:
+        def __init__(self, dim: int, *, by: int = 1, variant: str = "") -> None:
             super().__init__(dim)
-            self.by = by
+            self.by, self.variant = by, variant
 
         def normalize(self, x, valid):
             return x * self.by
 
-    assert encoder_norm(build("--norm-type", "late", "--norm-by", "3")).by == 3
+    norm = encoder_norm(build("--norm-type", "late", "--norm-by", "3", "--norm-variant", "own"))
+    assert norm.by == 3 and norm.variant == "own"
 
 
 def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypatch):

@@ -301,7 +301,8 @@ def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
     given = {key: getattr(settings, option_field(key), None) for key in options}
     given = {key: options[key].parse(value) for key, value in given.items() if value is not None}
     heads = getattr(settings, f"{site.side}_attention_heads", 1)
-    implied = spec.cls.transformer_options(given, heads, site == FINAL_SITES["encoder"])
+    cls, after_encoder = spec.class_of(given), site == FINAL_SITES["encoder"]
+    implied = cls.transformer_options(given, heads, after_encoder)
     return {key: options[key].parse(value) for key, value in implied.items()}
 
 

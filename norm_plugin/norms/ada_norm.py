@@ -22,13 +22,13 @@ Statistics are computed in float32 or wider. The cast back comes after the produ
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.registry import register_norm, register_released
 from norm_plugin.norms.layer_norm import standardize
 
 
@@ -79,28 +79,28 @@ class AdaNorm(Norm):
         scale: the constant C; the paper takes 2 on De-En, En-De and MNIST, 1 on En-Vi, Enwik8 and
             parsing, 0.3 on RT and SST5
         k: slope of the rescaling; the paper takes 0.1
-        variant: the paper's form, or that of its released code
     """
 
     exact_gradient: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        eps: float = 1e-5,
-        scale: float = 2.0,
-        k: float = 0.1,
-        variant: Literal["paper", "released"] = "paper",
-    ) -> None:
+    def __init__(self, dim: int, *, eps: float = 1e-5, scale: float = 2.0, k: float = 0.1) -> None:
         super().__init__(dim)
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale is {scale}; it must be positive and finite")
-        if variant == "released" and dim < 2:
-            raise ValueError(f"dim is {dim}; variant=released needs two channels or more")
-        self.eps, self.scale, self.k, self.variant = eps, scale, k, variant
+        self.eps, self.scale, self.k = eps, scale, k
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        released = self.variant == "released"
-        y = standardize_as_released(x, self.eps) if released else standardize(x, self.eps)
-        return ada_norm(y, self.scale, self.k)
+        return ada_norm(standardize(x, self.eps), self.scale, self.k)
+
+
+@register_released("adanorm", help="the paper's form, or that of its released code")
+class ReleasedAdaNorm(AdaNorm):
+    """AdaNorm that standardizes as the released code does."""
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__(dim, **options)
+        if dim < 2:
+            raise ValueError(f"dim is {dim}; variant=released needs two channels or more")
+
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        return ada_norm(standardize_as_released(x, self.eps), self.scale, self.k)

@@ -31,14 +31,14 @@ float32 or wider. The cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.means import masked_means, zero_padding
-from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.registry import register_norm, register_released
 from norm_plugin.norms.base.rms_prescale import (
     check_rms_prescale,
     refuse_rms_prescale,
@@ -103,7 +103,6 @@ class BatchNorm(RunningMomentsNorm):
         momentum: weight of the new value in the running mean and variance, as in torch
         layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels
-        variant: the paper's form, or that of the code released with PowerNorm
         sync: take statistics over the positions of all workers; no effect with variant=released
     """
 
@@ -114,12 +113,11 @@ class BatchNorm(RunningMomentsNorm):
         eps: float = 1e-5,
         momentum: float = 0.05,
         layer_scale_groups: int = 1,
-        variant: Literal["paper", "released"] = "paper",
         sync: Literal["on", "off"] = "on",
     ) -> None:
-        super().__init__(dim, eps, momentum, sync=sync if variant == "paper" else "off")
+        super().__init__(dim, eps, momentum, sync=sync)
         check_rms_prescale(layer_scale_groups, dim)
-        self.layer_scale_groups, self.variant = layer_scale_groups, variant
+        self.layer_scale_groups = layer_scale_groups
 
     def statistics_input(self, x: Tensor) -> Tensor:
         return rms_prescale(x, self.layer_scale_groups, self.eps)
@@ -130,15 +128,31 @@ class BatchNorm(RunningMomentsNorm):
         x = self.statistics_input(x)
         if not self.training:
             return self.affine(self.standardize_by_running(x))
-        released = self.variant == "released"
-        batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
-        variance = batch.variance
-        if released:  # the unbiased one over all N positions
-            rows = x.numel() // self.dim
-            variance = variance * (rows / max(rows - 1, 1))
-        self.update_running(batch.mean, variance, batch.positions)
-        return self.affine(batch.x_hat)
+        return self.affine(self.standardize_batch(x, valid))
+
+    def standardize_batch(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return x_hat of a training forward, (..., C), and update the running statistics."""
+        batch = batch_norm(x, valid, self.eps, self.sync)
+        self.update_running(batch.mean, batch.variance, batch.positions)
+        return batch.x_hat
 
     def inference_map(self) -> InferenceAffine:
         refuse_rms_prescale(self.layer_scale_groups)
         return super().inference_map()
+
+
+@register_released(
+    "batchnorm", help="the paper's form, or that of the code released with PowerNorm"
+)
+class ReleasedBatchNorm(BatchNorm):
+    """BatchNorm as the code released with PowerNorm computes it, on each worker by itself."""
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__(dim, **{**options, "sync": "off"})
+
+    def standardize_batch(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        batch = batch_norm(x, valid, self.eps, over_padding=True)
+        rows = x.numel() // self.dim
+        unbiased = batch.variance * (rows / max(rows - 1, 1))  # over all N positions
+        self.update_running(batch.mean, unbiased, batch.positions)
+        return batch.x_hat

@@ -26,29 +26,16 @@ back comes last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.means import (
-    check_share,
-    finite_or,
-    masked_means,
-    zero_padding,
-)
+from norm_plugin.norms.base.means import check_share, finite_or, masked_means, zero_padding
 from norm_plugin.norms.base.recomputation import may_be_recomputed
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.rms_prescale import (
-    check_rms_prescale,
-    refuse_rms_prescale,
-    rms_prescale,
-)
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER, normalize_as_released
-from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
+from norm_plugin.norms.power_norm_v import PowerNormV, power_norm_v
 
 
 def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
@@ -120,7 +107,7 @@ class RunningPowerNorm(torch.autograd.Function):
         "heads; that is `variant=released`"
     ),
 )
-class PowerNorm(BatchStatisticsNorm):
+class PowerNorm(PowerNormV):
     """Divide by a running quadratic mean over positions, with running statistics in both passes.
 
     Options:
@@ -135,16 +122,11 @@ class PowerNorm(BatchStatisticsNorm):
         layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels; in a Transformer the default of
             variant=released is the number of attention heads
-        variant: the paper's form, or that of its released code
         sync: take statistics over the positions of all workers; no effect with variant=released
     """
 
     exact_gradient: ClassVar[bool] = False
     mixes_after_warmup: ClassVar[bool] = False
-    forward_updated_buffers: ClassVar[tuple[str, ...]] = ("psi2",)
-    running_buffers: ClassVar[Mapping[str, str]] = {"square": "psi2"}
-
-    psi2: Tensor
     nu: Tensor
 
     def __init__(
@@ -156,41 +138,21 @@ class PowerNorm(BatchStatisticsNorm):
         alpha_bwd: float = 0.9,
         warmup_updates: int = 0,
         layer_scale_groups: int = 1,
-        variant: Literal["paper", "released"] = "paper",
         sync: Literal["on", "off"] = "off",
     ) -> None:
-        synced = sync if variant == "paper" else "off"
-        super().__init__(dim, warmup_updates=warmup_updates, sync=synced)
-        check_share("alpha_fwd", alpha_fwd)
+        super().__init__(
+            dim,
+            warmup_updates,
+            eps=eps,
+            alpha_fwd=alpha_fwd,
+            layer_scale_groups=layer_scale_groups,
+            sync=sync,
+        )
         check_share("alpha_bwd", alpha_bwd)
-        check_rms_prescale(layer_scale_groups, dim)
-        self.eps, self.alpha_fwd, self.alpha_bwd = eps, alpha_fwd, alpha_bwd
-        self.layer_scale_groups, self.variant = layer_scale_groups, variant
-        self.counts_forwards = variant == "released"
-        self.register_buffer("psi2", torch.ones(dim))
+        self.alpha_bwd = alpha_bwd
         self.register_buffer("nu", torch.zeros(dim))
 
-    @classmethod
-    def transformer_options(
-        cls, options: dict[str, Any], heads: int, after_encoder: bool
-    ) -> dict[str, Any]:
-        """Set the groups and the warm-up that the released code fixes, if variant=released."""
-        if options.get("variant") != "released":
-            return options
-        fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
-        return {"layer_scale_groups": heads, **options, **fixed}
-
-    def statistics_input(self, x: Tensor) -> Tensor:
-        return rms_prescale(x, self.layer_scale_groups, self.eps)
-
-    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        if self.training and self.variant == "paper":  # the released code does not mask padding
-            x = zero_padding(x, valid)  # now: 0 times an infinite slope would be NaN
-        x = self.statistics_input(x)
-        if not self.training:
-            return self.affine(divide_by_root(x, self.psi2, self.eps))
-        if self.variant == "released":
-            return self.affine(normalize_as_released(self, x, valid))
+    def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
         in_warmup, psi2 = self.pre_batch_state()
         recursion = self.recursion(valid)
         if in_warmup:
@@ -207,11 +169,7 @@ class PowerNorm(BatchStatisticsNorm):
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
             x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
         self.update_running(psi2_batch, count)
-        return self.affine(x_hat)
-
-    def inference_map(self) -> InferenceAffine:
-        refuse_rms_prescale(self.layer_scale_groups)
-        return self.channel_map(self.psi2, self.eps)
+        return x_hat
 
     def pre_batch_state(self) -> tuple[bool, Tensor]:
         """Return whether the norm is in its warm-up, and psi_{t-1}^2, (C,)."""
@@ -230,10 +188,6 @@ class PowerNorm(BatchStatisticsNorm):
         """
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
-
-    def update_running(self, psi2_batch: Tensor, count: Tensor) -> None:
-        """Update the running psi^2 by psi_B^2, (C,), of n = ``count`` positions."""
-        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """Return psi = sqrt(psi^2 + eps), (C,), in the dtype of ``x``."""

@@ -27,42 +27,74 @@ Beyond these formulas: a batch without a real position is divided by psi and upd
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.means import finite_or, masked_means
 from norm_plugin.norms.base.recomputation import may_be_recomputed
-
-if TYPE_CHECKING:
-    from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
+from norm_plugin.norms.base.registry import register_released
+from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
 
 WARMUP_AFTER_ENCODER = 1000
 
 
-def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> Tensor:
-    """Return x_hat of a training forward, (..., C). x: (..., C), padding included."""
-    (psi2_batch,), count = masked_means([x.detach().square()], valid)
-    t, in_warmup, psi2 = norm.compute_once_per_forward(lambda: released_state(norm))
-    some = count > 0
-    psi2_batch = torch.where(some, psi2_batch.to(psi2.dtype), psi2)
-    psi_batch = norm.root(psi2_batch, x)
-    psi = psi_batch if in_warmup else norm.root(psi2, x)
-    recursion = norm.recursion(None, (1 - norm.alpha_bwd) * some.to(x.dtype))
-    x_hat: Tensor = ReleasedPowerNorm.apply(x, psi, psi_batch, recursion)
-    update_psi2_as_released(norm, psi2, psi2_batch, t, some)
-    return x_hat
+@register_released("powernorm", help="the paper's form, or that of its released code")
+class ReleasedPowerNorm(PowerNorm):
+    """PowerNorm as the released code computes it, on each worker by itself."""
+
+    counts_forwards = True
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__(dim, **{**options, "sync": "off"})
+
+    @classmethod
+    def transformer_options(
+        cls, options: dict[str, Any], heads: int, after_encoder: bool
+    ) -> dict[str, Any]:
+        """Set the groups and the warm-up that the released code fixes."""
+        fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
+        return {"layer_scale_groups": heads, **options, **fixed}
+
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        if not self.training:
+            return super().normalize(x, valid)
+        return self.affine(self.divide(self.statistics_input(x), valid))  # padding is not masked
+
+    def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return x_hat of a training forward, (..., C). x: (..., C), padding included."""
+        (psi2_batch,), count = masked_means([x.detach().square()], valid)
+        t, in_warmup, psi2 = self.compute_once_per_forward(self.released_state)
+        some = count > 0
+        psi2_batch = torch.where(some, psi2_batch.to(psi2.dtype), psi2)
+        psi_batch = self.root(psi2_batch, x)
+        psi = psi_batch if in_warmup else self.root(psi2, x)
+        recursion = self.recursion(None, (1 - self.alpha_bwd) * some.to(x.dtype))
+        x_hat: Tensor = ReleasedDivision.apply(x, psi, psi_batch, recursion)
+        share = self.released_share(t)
+        if share is not None:  # else a recomputed forward, which updates nothing
+            new = torch.where(some, psi2.lerp(psi2_batch, share), psi2)
+            self.psi2.copy_(finite_or(new, psi2))
+        return x_hat
+
+    def released_state(self) -> tuple[int, bool, Tensor]:
+        """Return t, whether forward t is in the warm-up, and psi^2 before it, (C,)."""
+        # Read before this batch updates it, unless the forward is recomputed later
+        psi2 = self.psi2.clone() if may_be_recomputed() else self.psi2
+        return self.updates_counted + 1, self.in_warmup, psi2
+
+    def released_share(self, t: int) -> float | None:
+        """Return the weight of psi_B^2 in psi^2 at forward ``t``; None: a recomputed forward.
+
+        The two updates of the warm-up keep (t - 1)/t and a_f of psi^2, one after the other.
+        """
+        share = self.share_of_batch(1 - self.alpha_fwd)
+        twice = t < self.warmup_updates and self.averaged_forwards is None
+        return share + (1 - share) / t if share is not None and twice else share
 
 
-def released_state(norm: PowerNorm) -> tuple[int, bool, Tensor]:
-    """Return t, whether forward t is in the warm-up, and psi^2 before it, (C,)."""
-    # Read before this batch updates it, unless the forward is recomputed later
-    psi2 = norm.psi2.clone() if may_be_recomputed() else norm.psi2
-    return norm.updates_counted + 1, norm.in_warmup, psi2
-
-
-class ReleasedPowerNorm(torch.autograd.Function):
+class ReleasedDivision(torch.autograd.Function):
     """Compute x_hat = x / psi, with psi_B in the gradient; the backward pass updates nu."""
 
     @staticmethod
@@ -83,28 +115,3 @@ class ReleasedPowerNorm(torch.autograd.Function):
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi_batch
         ctx.recursion.update_from(x_hat, g)
         return grad_x, None, None, None
-
-
-def update_psi2_as_released(
-    norm: PowerNorm, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
-) -> None:
-    """Update psi^2 at forward t; a recomputed forward updates nothing.
-
-    Args:
-        psi2: before this batch, (C,).
-        psi2_batch: psi_B^2, (C,).
-        some: bool (), whether the batch has a real position; if not, psi^2 does not change.
-    """
-    share = released_share(norm, t)
-    if share is not None:
-        norm.psi2.copy_(finite_or(torch.where(some, psi2.lerp(psi2_batch, share), psi2), psi2))
-
-
-def released_share(norm: PowerNorm, t: int) -> float | None:
-    """Return the weight of psi_B^2 in psi^2 at forward ``t``; None: a recomputed forward.
-
-    The two updates of the warm-up keep (t - 1)/t and a_f of psi^2, one after the other.
-    """
-    share = norm.share_of_batch(1 - norm.alpha_fwd)
-    twice = t < norm.warmup_updates and norm.averaged_forwards is None
-    return share + (1 - share) / t if share is not None and twice else share

@@ -76,13 +76,14 @@ class PowerNormV(BatchStatisticsNorm):
     def __init__(
         self,
         dim: int,
+        warmup_updates: int = 0,
         *,
         eps: float = 1e-5,
         alpha_fwd: float = 0.9,
         layer_scale_groups: int = 1,
         sync: Literal["on", "off"] = "on",
     ) -> None:
-        super().__init__(dim, sync=sync)
+        super().__init__(dim, warmup_updates=warmup_updates, sync=sync)
         check_share("alpha_fwd", alpha_fwd)
         check_rms_prescale(layer_scale_groups, dim)
         self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
@@ -97,9 +98,17 @@ class PowerNormV(BatchStatisticsNorm):
         x = self.statistics_input(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
+        return self.affine(self.divide(x, valid))
+
+    def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return x_hat of a training forward, (..., C), and update psi^2.
+
+        Args:
+            x: (..., C), pre-scaled, 0 at padding.
+        """
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
         self.update_running(psi2_batch, count)
-        return self.affine(x_hat)
+        return x_hat
 
     def inference_map(self) -> InferenceAffine:
         refuse_rms_prescale(self.layer_scale_groups)

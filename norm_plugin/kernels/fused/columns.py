@@ -40,10 +40,10 @@ from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.window import WindowNorm
 from norm_plugin.norms.base.workers import gathered_rows, worker_count
-from norm_plugin.norms.batch_norm import BatchNorm
+from norm_plugin.norms.batch_norm import BatchNorm, ReleasedBatchNorm
 from norm_plugin.norms.mabn import MovingAverageBatchNorm
 from norm_plugin.norms.power_norm import PowerNorm
-from norm_plugin.norms.power_norm_released import released_share, released_state
+from norm_plugin.norms.power_norm_released import ReleasedPowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
 from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
 from norm_plugin.norms.rep_batch_norm import RepBatchNorm
@@ -263,12 +263,12 @@ def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) ->
     return Inference((norm.running_var + norm.eps).sqrt(), norm.running_mean, slope)
 
 
-@fuses_columns(BatchNorm)
+@fuses_columns(BatchNorm, ReleasedBatchNorm)
 def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
     """Return the passes that compute gamma * x_hat + beta."""
     if not norm.training:
         return by_running_moments(norm)
-    released = norm.variant == "released"
+    released = isinstance(norm, ReleasedBatchNorm)
     rule = BatchRule(norm.layer_scale_groups, norm.eps, over_padding=released)
     return by_moments(norm, rule, valid, ops)
 
@@ -305,7 +305,7 @@ def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> Batch | In
     return by_psi(norm, valid, ops)
 
 
-def by_psi(norm: PowerNormV | PowerNorm, valid: Tensor | None, ops: Ops) -> ByBatch:
+def by_psi(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ByBatch:
     """Return the passes of PN-V, which keep a running psi^2."""
     rule = BatchRule(norm.layer_scale_groups, norm.eps, center=False)
     return ByBatch(rule, None, norm.psi2, 1 - norm.alpha_fwd, norm, valid, ops)
@@ -350,15 +350,15 @@ class ByRunning(Batch):
         return *gradients, None
 
 
-@fuses_columns(PowerNorm)
+@fuses_columns(PowerNorm, ReleasedPowerNorm)
 def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
     """Return the passes that compute gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
     scale = (norm.layer_scale_groups, norm.eps)
-    if norm.variant == "released":
-        t, in_warmup, psi2 = norm.compute_once_per_forward(lambda: released_state(norm))
-        rule, share = RunningRule(*scale, True, in_warmup), released_share(norm, t)
+    if isinstance(norm, ReleasedPowerNorm):
+        t, in_warmup, psi2 = norm.compute_once_per_forward(norm.released_state)
+        rule, share = RunningRule(*scale, True, in_warmup), norm.released_share(t)
         return ByRunning(rule, psi2, share, norm, valid, ops)
     in_warmup, psi2 = norm.pre_batch_state()
     if in_warmup:

@@ -18,7 +18,7 @@ from norm_plugin.kernels.fused.gradients import (
 )
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops, RowRule, statistics_dtype
-from norm_plugin.norms.ada_norm import AdaNorm
+from norm_plugin.norms.ada_norm import AdaNorm, ReleasedAdaNorm
 from norm_plugin.norms.detach_norm import DetachNorm, DetachNormMean, DetachNormStd
 from norm_plugin.norms.group_norm import GroupNorm
 from norm_plugin.norms.layer_norm import LayerNormSimple
@@ -116,8 +116,8 @@ def group_norm(norm: GroupNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)
 
 
-@fuses(AdaNorm)
+@fuses(AdaNorm, ReleasedAdaNorm)
 def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """Return sg[C (1 - k z)] z."""
-    rule = RowRule(norm.eps, released=norm.variant == "released", phi=(norm.scale, norm.k))
+    rule = RowRule(norm.eps, released=isinstance(norm, ReleasedAdaNorm), phi=(norm.scale, norm.k))
     return row_norm(x, ops, rule)

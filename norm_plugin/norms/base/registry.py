@@ -12,13 +12,14 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
 from norm_plugin.norms.base.contract import Norm
 
 NormClass = TypeVar("NormClass", bound=type[Norm])
 OptionValue = int | float | str
+VARIANT, PAPER, RELEASED = "variant", "paper", "released"
 SWITCH = {"on", "off"}
 """The choices of an option that YAML may pass as a boolean, since it reads ``on`` as True."""
 
@@ -90,6 +91,7 @@ class NormSpec:
         released: how the public code of the paper differs.
         paper_read: False if the paper could not be read, so that the norm follows its released
             code; the norm's file says what was assumed.
+        released_cls: the norm of ``variant=released``; None: there is no such variant.
     """
 
     name: str
@@ -99,6 +101,7 @@ class NormSpec:
     options: tuple[Option, ...]
     released: str = ""
     paper_read: bool = True
+    released_cls: type[Norm] | None = None
 
     @property
     def batch_statistics(self) -> bool:
@@ -108,6 +111,11 @@ class NormSpec:
     def has_option(self, name: str) -> bool:
         """Return whether the norm has an option of that name."""
         return any(option.name == name for option in self.options)
+
+    def class_of(self, options: Mapping[str, Any]) -> type[Norm]:
+        """Return the class of a norm with these options: that of its ``variant``."""
+        released = self.released_cls if options.get(VARIANT) == RELEASED else None
+        return released or self.cls
 
     def parse(self, options: Mapping[str, Any]) -> dict[str, OptionValue]:
         """Return ``options`` in their types; raise ValueError for a wrong one."""
@@ -130,7 +138,8 @@ class NormSpec:
         from norm_plugin.kernels import set_kernels
 
         parsed = self.parse(options)
-        norm = self.cls(dim, **parsed)
+        chosen = set() if self.released_cls is None else {VARIANT}  # by the class itself
+        norm = self.class_of(parsed)(dim, **{k: v for k, v in parsed.items() if k not in chosen})
         norm.built_with = {option.name: option.default for option in self.options} | parsed
         set_kernels(norm, None)
         return norm
@@ -168,6 +177,22 @@ def register_norm(
             _check_same_types(name, options, spec)
         _SPECS[name] = NormSpec(name, cls, formula, paper, options, released, paper_read)
         NORM_TYPES.append(name)
+        return cls
+
+    return register
+
+
+def register_released(name: str, *, help: str) -> Callable[[NormClass], NormClass]:
+    """Class decorator: make a class with the options of norm ``name`` its ``variant=released``.
+
+    Args:
+        help: the explanation of the option.
+    """
+
+    def register(cls: NormClass) -> NormClass:
+        option = Option(VARIANT, str, PAPER, help, (PAPER, RELEASED))
+        spec = norm_spec(name)
+        _SPECS[name] = replace(spec, released_cls=cls, options=(*spec.options, option))
         return cls
 
     return register

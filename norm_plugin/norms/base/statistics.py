@@ -72,6 +72,7 @@ class BatchStatisticsNorm(AffineNorm):
 
     batch_statistics: ClassVar[bool] = True
     mixes_after_warmup: ClassVar[bool] = True
+    counts_forwards: ClassVar[bool] = False
     forward_updated_buffers: ClassVar[tuple[str, ...]] = ()
     running_buffers: ClassVar[Mapping[str, str]] = {}
     num_updates: Tensor
@@ -82,7 +83,6 @@ class BatchStatisticsNorm(AffineNorm):
             raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
-        self.counts_forwards = False
         self.ghost_batch_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))

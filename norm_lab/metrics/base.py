@@ -93,6 +93,10 @@ class Metric(ABC):
         """Return one line per item, kept to compare runs item by item; None to keep nothing."""
         return None
 
+    def window_losses(self, log: Path) -> list[tuple[int, float]] | None:
+        """Return the tokens and the loss in bits of each window of a text, in its order."""
+        return None
+
     def text(self, score: float, sign: str = "") -> str:
         """Return a score as shown in tables; with ``sign="+"`` a difference of scores."""
         return f"{score:{sign}.{self.digits}f}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +23,7 @@ from norm_plugin.io.files import read_json, read_lines
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
+WINDOW = re.compile(r"Window (\d{1,9}): (\d{1,9}) tokens, (-?[0-9.]{1,20}) bits")
 IN_SEGMENTS = "truncated_bptt_lm"
 """fairseq's task of consecutive segments."""
 AGAIN = "run the evaluation again"
@@ -89,6 +90,9 @@ class LanguageModelLoss(Metric):
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
         return [*chain(*flags), *evaluation_flags(config)]
 
+    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
+        return [*configured, "--windows"]
+
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         manifest = read_json(data / "manifest.json")
         unit = (manifest.get("settings") or {}).get("unit")
@@ -115,6 +119,11 @@ class LanguageModelLoss(Metric):
                 "tokens": evaluated.tokens,
             }
         }
+
+    def window_losses(self, log: Path) -> list[tuple[int, float]]:
+        windows = [match.groups() for match in map(WINDOW.fullmatch, read_lines(log)) if match]
+        windows.sort(key=lambda window: int(window[0]))
+        return [(int(tokens), float(bits)) for _, tokens, bits in windows]
 
     @abstractmethod
     def of_bits(self, bits: float) -> float:

@@ -30,6 +30,7 @@ from norm_lab.study.tuning import (
     chosen_table,
     learning_rate_sensitivity,
 )
+from norm_lab.study.windows import compare_over_text
 
 NO_RESULT = "no run has a result"
 
@@ -102,6 +103,13 @@ def tables_of(
             sentences[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]],
             f"Tests: {'; '.join(distinct(sentences['signature']))}.",
         )
+    add(
+        "text",
+        f"The same trained models on other text of this kind: every arm minus the baseline, in "
+        f"{metric.loss_unit}.",
+        compare_over_text(study),
+        outcome="valid_loss",
+    )
     if loss is not None:
         add(
             "reached",

@@ -38,6 +38,7 @@ COLUMNS = {
     "low": Column("95 % interval", UNITS, end="high"),
     "difference": Column("difference", SIGNED),
     "difference_low": Column("95 % interval of the difference", SIGNED, end="difference_high"),
+    "text_low": Column("over seeds and text", SIGNED, end="text_high"),
     "p": Column("p", P),
     "p_permutation": Column("p (permutation)", P),
     "p_holm": Column("p (Holm)", P),

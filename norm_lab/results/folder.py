@@ -4,7 +4,7 @@ A run has ``<experiment>/<norm>-seed<N>.json``, see ``result.py``: its result, o
 diverged. ``norm-plugin publish`` stores such a folder as two files, see ``publishing.py``:
 
     runs.jsonl          the values that all finished runs share; then a line per run: the others
-    outputs.jsonl.gz    a line per run: its curves, statistics and translations
+    outputs.jsonl.gz    a line per run: its curves, statistics, translations and windows
 
 A folder may contain both forms. Of a run that is in both, the newer one counts. Reading imports
 neither torch nor fairseq.
@@ -35,7 +35,7 @@ RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
 ARM = ("run.arm.norm", "run.arm.placement")
 RUNS, PUBLISHED_OUTPUTS = "runs.jsonl", "outputs.jsonl.gz"
-OUTPUTS = ("curves", "statistics", "translations")
+OUTPUTS = ("curves", "statistics", "translations", "windows")
 """Values that are no cells of a table: nested, and of any size."""
 RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "changes", "sources", *OUTPUTS)
@@ -43,7 +43,7 @@ WHOLE = ("differs", "changes", "sources", *OUTPUTS)
 TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("experiment", "norm", "metric", "date", "state"), str),
     **dict.fromkeys(("scores", "curves", "differs", "settings", "data", "model"), dict),
-    **{"seed": int, "statistics": dict, "translations": list},
+    **{"seed": int, "statistics": dict, "translations": list, "windows": list},
 }
 """The types of values that are read by name."""
 NUMBERS = re.compile(r"model\.(norm_)?parameters|training\.\w+")

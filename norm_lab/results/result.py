@@ -68,6 +68,7 @@ def result_command(argv: Sequence[str]) -> int:
     spectra = spectra_of(evaluated, spec.evaluated)
     result |= {
         "translations": None if outputs is None else list(outputs),
+        "windows": metric.window_losses(spec.evaluation_log),
         "statistics": statistics_of_run(record if record.exists() else None, spectra),
     }
     path = write_result(result, spec.results)

@@ -11,6 +11,7 @@ import torch
 from composed import train_by_fairseq
 
 from characters import LETTERS, TINY, command, write_text
+from norm_lab.metrics import METRICS
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
@@ -87,6 +88,11 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
     ):
         assert other.tokens == plain.tokens
         assert other.bits == pytest.approx(plain.bits, abs=2e-4)  # of four printed digits
+    assert loss_of(averaged, text, tmp_path / "log", capsys, "--windows") == plain
+    windows = METRICS["bits"].window_losses(tmp_path / "log")
+    tokens, bits = map(sum, zip(*windows))
+    assert tokens == plain.tokens and windows[0][0] == 12
+    assert bits / tokens == pytest.approx(plain.bits, abs=1e-4)  # of four printed digits
     hub = NormTransformerLanguageModel.from_pretrained(
         str(tmp_path), averaged.name, str(text), fold_norms=True
     )

@@ -1,0 +1,77 @@
+"""How far the difference of two language models depends on the text that is scored.
+
+The interval of a comparison is over seeds: it says what other seeds would give on the same text.
+Here the text varies too. Its windows, in their order, form blocks long enough to be nearly
+independent, and the standard error of the mean over blocks (of a ratio, as blocks differ in their
+number of tokens) is added to that over seeds. What both depend on counts twice, and the quantile of
+Student's t is that of the smaller number, so the interval is rather too wide than too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from norm_lab.study.significance import CONFIDENCE
+from norm_lab.study.study import Study
+
+BLOCKS = 20
+Windows = Sequence[tuple[int, float]]
+"""The tokens and the loss in bits of each window of a text."""
+
+
+def compare_over_text(study: Study) -> pd.DataFrame:
+    """Compare each arm with the baseline, over seeds and over seeds and text.
+
+    Returns:
+        columns ``arm``, ``n``, ``difference`` in bits per token of the test text, and the ends of
+        its 95 % intervals: ``difference_low`` and ``difference_high`` over seeds, ``text_low`` and
+        ``text_high`` over seeds and text. An arm that does not share two seeds of stored windows
+        with the baseline has no row.
+    """
+    kept: dict[str, dict[int, Windows]] = {}
+    for run in study.runs.to_dict("records"):
+        if isinstance(run.get("windows"), list):
+            kept.setdefault(run["arm"], {})[run["seed"]] = run["windows"]
+    baseline = kept.pop(study.baseline, {})
+    rows = []
+    for arm, windows in kept.items():
+        if len(windows.keys() & baseline.keys()) > 1:
+            rows.append({"arm": arm, **difference_over_text(windows, baseline)})
+    return pd.DataFrame(rows)
+
+
+def difference_over_text(
+    arm: Mapping[int, Windows], baseline: Mapping[int, Windows]
+) -> dict[str, float]:
+    """Return the mean difference of two arms over their common seeds, with its intervals.
+
+    Raises:
+        ValueError: two runs have other windows.
+    """
+    seeds = sorted(arm.keys() & baseline.keys())
+    sides = (arm, baseline)
+    texts = {tuple(tokens for tokens, _ in side[seed]) for side in sides for seed in seeds}
+    if len(texts) > 1:
+        raise ValueError("the runs were scored on other windows of the text; score them again")
+    tokens = np.array(texts.pop())
+    losses = [np.array([[bits for _, bits in side[seed]] for seed in seeds]) for side in sides]
+    differences = losses[0] - losses[1]  # (seeds, windows), in bits
+    by_seed = differences.sum(1) / tokens.sum()
+    mean = by_seed.mean()
+
+    blocks = np.array_split(np.arange(len(tokens)), min(BLOCKS, len(tokens)))
+    residuals = [(differences.mean(0) - mean * tokens)[block].sum() for block in blocks]
+    n, b = len(seeds), len(blocks)
+    of_seeds = by_seed.var(ddof=1) / n
+    of_text = np.square(residuals).sum() * b / (b - 1) / tokens.sum() ** 2
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, min(n, b) - 1)
+    row = {"n": n, "difference": float(mean)}
+    for name, variance in (("difference", of_seeds), ("text", of_seeds + of_text)):
+        half = quantile * math.sqrt(variance)
+        row |= {f"{name}_low": float(mean - half), f"{name}_high": float(mean + half)}
+    return row

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.kernels.passes import Ops
@@ -22,6 +22,7 @@ BACKENDS: dict[str, Any] = {"cpu": cpu, "triton": triton}
 DEVICES = {"cpu": "cpu", "cuda": "triton"}
 """The backend for each type of device."""
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
+HALF = (torch.float16, torch.bfloat16)
 
 
 def resolve(choice: str | None) -> str:
@@ -61,23 +62,26 @@ def has_kernels(choice: str) -> bool:
     return choice == COMPILE or any(ops is not None for ops in loaded)
 
 
-def ops_for(choice: str, x: Tensor) -> Ops | None:
-    """Return the backend that computes a norm of ``x``, or None for plain torch."""
-    backend = DEVICES.get(x.device.type)
-    if backend is None or choice not in (AUTO, backend):
-        _say_once(f"{choice} kernels do not support {x.device.type} tensors")
-        return None
-    ops: Ops | None = _loaded(backend)
-    return ops
-
-
 @functools.cache
-def _loaded(backend: str) -> Any:
-    """Return the backend or None; the result is logged once per process."""
+def served(
+    choice: str, dtype: torch.dtype, device: torch.device, channels: int
+) -> tuple[Ops | None, torch.dtype]:
+    """Return the backend for inputs (..., C), and the dtype that it needs them in.
+
+    None is plain torch: the reason is logged once per process if it is that kernels are missing.
+    """
+    backend = DEVICES.get(device.type)
+    if backend is None or choice not in (AUTO, backend):
+        _say_once(f"{choice} kernels do not support {device.type} tensors")
+        return None, dtype
     ops, description = BACKENDS[backend].load()
     if ops is None:
         _say_once(f"{backend} kernels {description}")
-    return ops
+        return None, dtype
+    for needed in (dtype, torch.float32) if dtype in HALF else (dtype,):
+        if ops.takes(torch.empty(0, channels, dtype=needed, device=device)):
+            return ops, needed
+    return None, dtype
 
 
 @functools.cache

@@ -21,10 +21,8 @@ from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import FusedForm
 
 Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
-"""Computes y from a norm, x, (..., C), its real positions, (N,) or None, and a backend; returns
+"""Computes y from a norm, x, (..., C), its real positions, (...) or None, and a backend; returns
 None if the norm has no fused form in this state."""
-
-HALF = (torch.float16, torch.bfloat16)
 
 _FORMS: dict[type[Norm], Form] = {}
 
@@ -57,16 +55,13 @@ class Fused:
             return None  # a trace would store results as constants; a compiler fuses the plain form
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return None  # the passes support neither torch.func nor forward-mode derivatives
-        ops = choices.ops_for(self.choice, x)
+        ops, dtype = choices.served(self.choice, x.dtype, x.device, norm.dim)
         if ops is None:
             return None
-        upcast = x
-        if not ops.takes(x):
-            upcast = x.float() if x.dtype in HALF else x
-            if not ops.takes(upcast):
-                return None
-        y = self.form(norm, upcast, None if valid is None else valid.view(-1), ops)
-        return y if y is None or upcast is x else y.to(x.dtype)
+        if x.dtype is dtype:
+            return self.form(norm, x, valid, ops)
+        y = self.form(norm, x.to(dtype), valid, ops)
+        return None if y is None else y.to(x.dtype)
 
 
 def _fused_form(norm: Norm, choice: str) -> FusedForm | None:

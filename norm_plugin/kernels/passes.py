@@ -7,10 +7,10 @@ arithmetic.
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
-    x, y, dy, dx   (N, C), contiguous, one dtype
+    x, y, dy, dx   (..., C), contiguous, one dtype; N is the product of all sizes but C
     u              x * rstd with RMS pre-scaling, rstd = 1 / sqrt(mean x^2 + eps) over each of
                    ``groups`` groups of a row's channels; with 0 groups u = x and rstd is None
-    valid          (N,), bool, True at real positions; None: all of them. V is their set.
+    valid          (...), bool, contiguous, True at real positions, V; None: at all of them
     mean, rstd     (N, G), in the dtype of statistics: float64 for float64, else float32
     per channel    (C,), contiguous, in the dtype of statistics, for arguments and results
 
@@ -37,6 +37,8 @@ class RowRule(NamedTuple):
                 C (1 - k z) is a constant for the gradient
 
     Attributes:
+        one_gain: the weight is one number, (1,), and each channel's gain is weight / sqrt(C);
+            without ``center``, and with one group.
         through_mean: whether the gradient passes through the mean.
         through_rstd: whether the gradient passes through the rstd.
     """
@@ -48,6 +50,7 @@ class RowRule(NamedTuple):
     through_mean: bool = True
     through_rstd: bool = True
     phi: tuple[float, float] | None = None
+    one_gain: bool = False
 
 
 class Row(IntEnum):

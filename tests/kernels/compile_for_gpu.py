@@ -24,7 +24,7 @@ from norm_plugin.kernels.triton import (
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4
-ROW_OPTIONS = {"released": (False, True), "has_phi": (False, True)}
+ROW_OPTIONS = {"released": (False, True), "has_phi": (False, True), "one_gain": (False, True)}
 # A kernel, its groups, what its flags may be, and the tensors that may be absent together
 KERNELS = [
     (rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_ptr", "bias_ptr", "mean_ptr"]),

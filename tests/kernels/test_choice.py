@@ -31,10 +31,10 @@ def not_built(monkeypatch):
     """A machine where no compiler was found."""
     missing = lambda: (None, "not built (no compiler)")  # noqa: E731
     monkeypatch.setattr(cpu, "load", missing)
-    choices._loaded.cache_clear()
+    choices.served.cache_clear()
     choices._say_once.cache_clear()
     yield
-    choices._loaded.cache_clear()
+    choices.served.cache_clear()
     choices._say_once.cache_clear()
 
 
@@ -76,16 +76,18 @@ def test_without_kernels_the_plain_form_computes_and_it_is_said_once(not_built, 
 
 
 def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
+    choices.served.cache_clear()
     choices._say_once.cache_clear()
-    x = torch.empty(3, 8, device="meta")
     with caplog.at_level(logging.WARNING):
-        assert choices.ops_for("cpu", x) is None
+        ops, _ = choices.served("cpu", torch.float32, torch.device("meta"), 8)
+    assert ops is None
     assert "cpu kernels do not support meta tensors" in caplog.text
 
 
 @pytest.mark.parametrize(("choice", "served"), [("auto", True), ("cpu", True), ("triton", False)])
 def test_kernels_of_one_device_leave_the_tensors_of_another_to_the_plain_form(choice, served):
-    assert (choices.ops_for(choice, torch.empty(3, 8)) is not None) == served
+    ops, _ = choices.served(choice, torch.float32, torch.device("cpu"), 8)
+    assert (ops is not None) == served
 
 
 @pytest.mark.parametrize(("capability", "level"), [("DEFAULT", "plain"), ("AVX2", "avx2")])

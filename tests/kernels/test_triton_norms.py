@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def triton_everywhere(monkeypatch):
     """The interpreter takes tensors on the CPU, which the choice of kernels gives to C++."""
-    monkeypatch.setattr(choices, "ops_for", lambda choice, x: OPS)
+    monkeypatch.setattr(choices, "served", lambda choice, dtype, *_: (OPS, dtype))
 
 
 def both_forms(name, options, dtype=torch.float32, dim=DIM):

@@ -156,9 +156,14 @@ def test_the_same_input_gives_the_same_bits():
 @pytest.mark.parametrize(
     ("x", "dy", "valid", "complaint"),
     [
-        (torch.ones(4, 6).t(), None, None, "x must be N x C and contiguous"),
+        (torch.ones(4, 6).t(), None, None, "x must be contiguous"),
         (torch.ones(6, 4), torch.ones(6, 4).half(), None, "dy must be contiguous and like x"),
-        (torch.ones(6, 4), None, torch.ones(5, dtype=torch.bool), "valid must be bool.* 6 long"),
+        (
+            torch.ones(6, 4),
+            None,
+            torch.ones(5, dtype=torch.bool),
+            "valid must be bool.* of shape .6,.",
+        ),
     ],
 )
 def test_tensors_that_kernels_would_misread_are_refused(x, dy, valid, complaint):

@@ -18,14 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.fused.gradients import (
-    apply_of,
-    as_rows,
-    grad_like,
-    in_shape,
-    refuse_second_order,
-    to_statistics_dtype,
-)
+from norm_plugin.kernels.fused.function import Gradients, Passes, fused_norm, in_statistics_dtype
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import (
     BatchRule,
@@ -38,7 +31,6 @@ from norm_plugin.kernels.passes import (
 )
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
-from norm_plugin.norms.base.window import WindowNorm
 from norm_plugin.norms.base.workers import gathered_rows, worker_count
 from norm_plugin.norms.batch_norm import BatchNorm, ReleasedBatchNorm
 from norm_plugin.norms.mabn import MovingAverageBatchNorm
@@ -49,99 +41,48 @@ from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
 from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 from norm_plugin.norms.unified_norm import UnifiedNorm
 
-LossScale = tuple[Tensor | None, float]
-"""The loss scale as a tensor, (), or if that is None as a number."""
 
-
-class Batch:
-    """The forward and the backward pass of a norm over one batch, with the state between them.
+class Batch(Passes):
+    """The passes of a norm over one batch; its parameters are weight, bias, (C,), and eta, (1,).
 
     Args:
         norm: the norm, in training.
-        valid: bool (N,), or None.
+        valid: bool (...), or None.
         ops: the backend.
+        rule: what the norm computes.
+        share: the weight of this batch in the running statistics; None: they are not updated.
 
     Attributes:
         numbers: (9, C), the rows of ``passes.Row``.
-        shift: the row MEAN of ``numbers``; None: 0.
     """
 
     numbers: Tensor
-    shift: Tensor | None = None
     rstd: Tensor | None = None
     loss_scale: Callable[[], float | Tensor] | None = None
 
-    def __init__(self, norm: Any, valid: Tensor | None, ops: Ops) -> None:
-        self.norm, self.valid, self.ops = norm, valid, ops
+    def __init__(
+        self, norm: Any, valid: Tensor | None, ops: Ops, rule: Any, share: float | None = None
+    ) -> None:
+        self.norm, self.valid, self.ops, self.rule, self.share = norm, valid, ops, rule, share
         self.exchange: Exchange = None
         if norm.sync and worker_count() > 1:
             self.exchange = partial(gathered_rows, dim=0)
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
-        """Return y, (N, C), and update the running statistics.
+    def scale(self) -> tuple[Tensor | None, float]:
+        """Return the loss scale as a tensor, (), or if that is None as a number."""
+        now = 1.0 if self.loss_scale is None else self.loss_scale()
+        return (now, 1.0) if isinstance(now, Tensor) else (None, float(now))
 
-        Args:
-            x: (N, C), contiguous.
-            weight, bias: (C,).
-            eta: (1,), only of RepBN.
-        """
-        raise NotImplementedError
-
-    def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
-    ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight, bias and, of RepBN, of eta.
-
-        Args:
-            dy: (N, C), contiguous.
-            x, weight: as in ``forward``.
-            scale: the loss scale.
-        """
-        raise NotImplementedError
-
-    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the same for an x that needs no gradient; no running statistic is updated."""
-        sums = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
+    def backward_to_parameters(self, dy: Tensor, x: Tensor, *parameters: Any) -> Gradients:
+        """Return the gradients for an x that needs none; no running statistic is updated."""
+        centered = isinstance(self.rule, BatchRule) and self.rule.center
+        shift = self.numbers[Row.MEAN] if centered else None
+        sums = self.ops.column_products(dy, x, self.rstd, self.valid, shift)
         dbias, sum_valid_dy, sum_dy_u = sums
-        deta = None if self.shift is None else (sum_dy_u + self.shift * sum_valid_dy).sum()
+        deta = None
+        if shift is not None:
+            deta = (sum_dy_u + shift * sum_valid_dy).sum(0, keepdim=True)
         return None, sum_dy_u * self.numbers[Row.UNIT], dbias, deta
-
-
-class ColumnNorm(torch.autograd.Function):
-    """Compute y of a :class:`Batch`, with its backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None, batch: Batch
-    ) -> Tensor:
-        """Return y. x: (..., C); the others as in :meth:`Batch.forward`, in any dtype."""
-        rows = as_rows(x)
-        ctx.save_for_backward(rows, weight, bias, eta)
-        ctx.batch = batch
-        if eta is not None:
-            eta = to_statistics_dtype(eta, x)
-        gain, offset = to_statistics_dtype(weight, x), to_statistics_dtype(bias, x)
-        return in_shape(batch.forward(rows, gain, offset, eta), x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight, bias and eta."""
-        refuse_second_order()
-        x, *parameters = ctx.saved_tensors
-        batch, g = ctx.batch, as_rows(dy)
-        if ctx.needs_input_grad[0]:
-            scale: LossScale = None, 1.0
-            if batch.loss_scale is not None:
-                now = batch.loss_scale()
-                scale = (now, 1.0) if isinstance(now, Tensor) else (None, float(now))
-            dx, *gradients = batch.backward(g, x, to_statistics_dtype(parameters[0], x), scale)
-            dx = dx.view(dy.shape)
-        else:
-            dx, *gradients = batch.backward_to_parameters(g, x)
-        return (dx, *map(grad_like, gradients, parameters), None)
-
-
-apply_column_norm = apply_of(ColumnNorm)
 
 
 class Inference(NamedTuple):
@@ -158,7 +99,7 @@ class Inference(NamedTuple):
 
 
 BatchOf = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
-"""Returns what computes the next forward of a norm, given the real positions, (N,) or None, and a
+"""Returns what computes the next forward of a norm, given the real positions, (...) or None, and a
 backend; None if the norm has no fused form in this state."""
 
 
@@ -184,78 +125,65 @@ def column_norm(
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
     get = norm._parameters.get
-    y: Tensor = apply_column_norm(x, get("weight"), get("bias"), get("eta"), batch)
-    return y
+    return fused_norm(batch, x, get("weight"), get("bias"), get("eta"))
 
 
 def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
     """Compute y, (..., C), from x, (..., C), in one pass; None if a gradient is needed."""
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in (x, *norm.parameters())):
         return None
-    shift = None if running.mean is None else to_statistics_dtype(running.mean, x)
-    gain = to_statistics_dtype(norm.weight, x) / to_statistics_dtype(running.root, x)
-    offset = to_statistics_dtype(norm.bias, x)
-    if running.slope is not None and shift is not None:
-        slope = to_statistics_dtype(running.slope, x)
+    given = (norm.weight, norm.bias, *running)
+    weight, offset, root, shift, slope = in_statistics_dtype(given, x)
+    gain = weight / root
+    if slope is not None:
         gain, offset = gain + slope, offset + slope * shift
     groups = getattr(norm, "layer_scale_groups", 0)
-    y = ops.column_map(as_rows(x), None, shift, gain, offset, None, groups, norm.eps)
-    return y.view(x.shape)
+    y: Tensor = ops.column_map(x.contiguous(), None, shift, gain, offset, None, groups, norm.eps)
+    return y
 
 
 # --- by the statistics of the batch, with their exact gradient ------------------------------------
 
 
 class ByBatch(Batch):
-    """Compute x_hat = (u - mu_B) / sigma_B, or u / psi_B.
+    """Compute x_hat = (u - mu_B) / sigma_B, or u / psi_B; ``rule`` says which, and the penalty.
 
-    Args:
-        rule: which of them, and the penalty.
-        running_mean, running_square: the running statistics.
-        momentum: the weight of a batch in them.
-        others: the arguments of :class:`Batch`.
+    Attributes:
+        running: the running statistics.
+        nu, step: of a norm that updates nu, and 1 - a_b.
     """
 
+    running: tuple[Tensor | None, Tensor]
     nu: Tensor | None = None
     step = 0.0
 
-    def __init__(
-        self,
-        rule: BatchRule,
-        running_mean: Tensor | None,
-        running_square: Tensor,
-        momentum: float,
-        *others: Any,
-    ) -> None:
-        super().__init__(*others)
-        self.rule, self.running, self.momentum = rule, (running_mean, running_square), momentum
-
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
-        share = self.norm.share_of_batch(self.momentum)
-        running = (None, None) if share is None else self.running
+        running = (None, None) if self.share is None else self.running
         y, numbers, self.rstd = self.ops.batch_forward(
-            *(x, self.valid, weight, bias, eta, *running, share or 0.0, self.rule, self.exchange)
+            *(x, self.valid, weight, bias, eta, *running),
+            *(self.share or 0.0, self.rule, self.exchange),
         )
         if self.rule.penalty:  # compared with running statistics that this batch has updated
             numbers = self.norm.compute_once_per_forward(lambda: numbers)
-        self.numbers, self.with_eta = numbers, eta is not None
-        if self.rule.center:
-            self.shift = numbers[Row.MEAN]
+        self.numbers = numbers
         return y
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
-    ) -> tuple[Tensor | None, ...]:
-        return self.ops.batch_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, *scale),
-            *(self.step, self.with_eta, self.rule, self.exchange),
+        self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None
+    ) -> Gradients:
+        gradients: Gradients = self.ops.batch_backward(
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, *self.scale()),
+            *(self.step, eta is not None, self.rule, self.exchange),
         )
+        return gradients
 
 
 def by_moments(norm: Any, rule: BatchRule, valid: Tensor | None, ops: Ops) -> ByBatch:
     """Return the passes of a norm that keeps a running mean and variance."""
-    running = (norm.running_mean, norm.running_var, norm.momentum)
-    return ByBatch(rule, *running, norm, valid, ops)
+    batch = ByBatch(norm, valid, ops, rule, norm.share_of_batch(norm.momentum))
+    buffers = norm._buffers  # what nn.Module does for norm.running_mean costs as much as a launch
+    batch.running = buffers["running_mean"], buffers["running_var"]
+    return batch
 
 
 def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) -> Inference:
@@ -308,7 +236,9 @@ def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> Batch | In
 def by_psi(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ByBatch:
     """Return the passes of PN-V, which keep a running psi^2."""
     rule = BatchRule(norm.layer_scale_groups, norm.eps, center=False)
-    return ByBatch(rule, None, norm.psi2, 1 - norm.alpha_fwd, norm, valid, ops)
+    batch = ByBatch(norm, valid, ops, rule, norm.share_of_batch(1 - norm.alpha_fwd))
+    batch.running = None, norm.psi2
+    return batch
 
 
 # --- by running statistics ------------------------------------------------------------------------
@@ -317,34 +247,28 @@ def by_psi(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ByBatch:
 class ByRunning(Batch):
     """Compute u / psi_{t-1} with the approximate gradient of PowerNorm's Algorithm 2.
 
-    Args:
-        rule: the paper's form or the released one.
+    ``rule`` says whether by the paper or as released.
+
+    Attributes:
         psi2: psi_{t-1}^2, (C,).
-        share: the weight of this batch in psi^2; None: it is not updated.
-        others: the arguments of :class:`Batch`.
     """
 
-    def __init__(self, rule: RunningRule, psi2: Tensor, share: float | None, *others: Any) -> None:
-        super().__init__(*others)
-        self.rule, self.psi2, self.share = rule, psi2, share
-        self.loss_scale = self.norm.loss_scale_later()
+    psi2: Tensor
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Tensor:
         running = None if self.share is None else self.norm.psi2
         y, self.numbers, self.rstd = self.ops.running_forward(
-            *(x, self.valid, weight, bias, self.psi2, running, self.share or 0.0),
-            *(self.rule, self.exchange),
+            *(x, self.valid, weight, bias, self.psi2, running),
+            *(self.share or 0.0, self.rule, self.exchange),
         )
         if self.rule.released:
             self.valid = None  # the released code masks no gradient
         return y
 
-    def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
-    ) -> tuple[Tensor | None, ...]:
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
         step = 1 - self.norm.alpha_bwd
         gradients = self.ops.running_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, *scale),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, *self.scale()),
             *(step, self.rule, self.exchange),
         )
         return *gradients, None
@@ -356,18 +280,23 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Infer
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
     scale = (norm.layer_scale_groups, norm.eps)
+    batch: ByBatch | ByRunning
     if isinstance(norm, ReleasedPowerNorm):
         t, in_warmup, psi2 = norm.compute_once_per_forward(norm.released_state)
-        rule, share = RunningRule(*scale, True, in_warmup), norm.released_share(t)
-        return ByRunning(rule, psi2, share, norm, valid, ops)
-    in_warmup, psi2 = norm.pre_batch_state()
-    if in_warmup:
-        batch = by_psi(norm, valid, ops)
-        batch.nu, batch.step = norm.nu, 1 - norm.alpha_bwd
-        batch.loss_scale = norm.loss_scale_later()
-        return batch
-    share = norm.share_of_batch(1 - norm.alpha_fwd)
-    return ByRunning(RunningRule(*scale), psi2, share, norm, valid, ops)
+        rule = RunningRule(*scale, True, in_warmup)
+        batch = ByRunning(norm, valid, ops, rule, norm.released_share(t))
+        batch.psi2 = psi2
+    else:
+        in_warmup, psi2 = norm.pre_batch_state()
+        if in_warmup:
+            batch = by_psi(norm, valid, ops)
+            batch.nu, batch.step = norm.nu, 1 - norm.alpha_bwd
+        else:
+            share = norm.share_of_batch(1 - norm.alpha_fwd)
+            batch = ByRunning(norm, valid, ops, RunningRule(*scale), share)
+            batch.psi2 = psi2
+    batch.loss_scale = norm.loss_scale_later()
+    return batch
 
 
 # --- by windows over batches ----------------------------------------------------------------------
@@ -376,45 +305,43 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Infer
 class ByWindow(Batch):
     """Compute x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Tensor:
         norm = self.norm
-        self.loss_scale = norm.loss_scale_later()
-
-        def updated() -> tuple[WindowRule, Tensor]:
-            rule = rule_of(norm)
-            window = (norm.squares, norm.squares_filled, norm.running_square)
-            share = norm.effective_momentum(1 - norm.alpha_fwd)
-            return rule, self.ops.window_forward(
-                x, self.valid, weight, *window, share, rule, self.exchange
+        window = (norm.squares, norm.squares_filled, norm.running_square)
+        # With the rule, since a recomputed forward must use that of the first one
+        self.rule, self.numbers = norm.compute_once_per_forward(
+            lambda: (
+                self.rule,
+                self.ops.window_forward(
+                    x, self.valid, weight, *window, self.share, self.rule, self.exchange
+                ),
             )
-
-        self.rule, self.numbers = norm.compute_once_per_forward(updated)
+        )
         gain = self.numbers[Row.GAIN]
-        return self.ops.column_map(x, self.valid, None, gain, bias, bias, 0, norm.eps)
+        y: Tensor = self.ops.column_map(x, self.valid, None, gain, bias, bias, 0, norm.eps)
+        return y
 
-    def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor, scale: LossScale
-    ) -> tuple[Tensor | None, ...]:
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
         norm = self.norm
         psi, kept = (norm.psi, norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
         gradients = self.ops.window_backward(
             *(dy, x, self.valid, self.numbers, weight, norm.gradients, norm.gradients_filled),
-            *(psi, *scale, 1 - kept, self.rule, self.exchange),
+            *(psi, *self.scale(), 1 - kept, self.rule, self.exchange),
         )
         return *gradients, None
 
 
-def rule_of(norm: WindowNorm) -> WindowRule:
-    """Return how a norm uses its window now."""
-    if isinstance(norm, MovingAverageBatchNorm):
-        return WindowRule(norm.eps, norm.in_warmup, False, limit=norm.renorm_limit)
-    assert isinstance(norm, UnifiedNorm)
-    return WindowRule(norm.eps, norm.in_warmup, True, outlier_skip=norm.outlier_skip)
-
-
 @fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
-def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def window_norm(
+    norm: MovingAverageBatchNorm | UnifiedNorm, valid: Tensor | None, ops: Ops
+) -> Batch | Inference:
     """Return the passes that compute gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.running_square + norm.eps).sqrt())
-    return ByWindow(norm, valid, ops)
+    if isinstance(norm, MovingAverageBatchNorm):
+        rule = WindowRule(norm.eps, norm.in_warmup, False, limit=norm.renorm_limit)
+    else:
+        rule = WindowRule(norm.eps, norm.in_warmup, True, outlier_skip=norm.outlier_skip)
+    batch = ByWindow(norm, valid, ops, rule, norm.effective_momentum(1 - norm.alpha_fwd))
+    batch.loss_scale = norm.loss_scale_later()
+    return batch

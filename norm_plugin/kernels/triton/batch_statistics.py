@@ -32,6 +32,7 @@ from norm_plugin.kernels.triton.tiles import (
     empty,
     kernel,
     launch,
+    rows_of,
     ticket_for,
 )
 
@@ -699,10 +700,10 @@ def batch_forward(
     sums, rstd = column_moments(x, valid, groups, eps, center)
     if exchange is not None:
         sums = exchange(merge_programs(sums) if center else sums.sum(0, keepdim=True))
-    numbers = empty(x, len(Row), x.size(1))
+    numbers = empty(x, len(Row), x.size(-1))
     finish(
         finish_batch_kernel,
-        *(sums, numbers, weight, bias, eta, running_mean, running_square, float(x.size(0))),
+        *(sums, numbers, weight, bias, eta, running_mean, running_square, float(rows_of(x))),
         *(float(share), float(eps), float(lambda_mean), float(lambda_std)),
         constants=(center, over_padding, penalty, per_token),
     )
@@ -737,7 +738,7 @@ def batch_backward(
     """
     shift = numbers if rule.center else None
     sums, own = of_all_workers(partial_products(dy, x, rstd, valid, shift), exchange)
-    out = empty(x, GRADIENTS, x.size(1))
+    out = empty(x, GRADIENTS, x.size(-1))
     finish(
         finish_batch_gradient_kernel,
         *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
@@ -775,10 +776,10 @@ def running_forward(
     )
     assert partial_sums is not None
     sums, _ = of_all_workers(partial_sums, exchange)
-    numbers = empty(x, len(Row), x.size(1))
+    numbers = empty(x, len(Row), x.size(-1))
     finish(
         finish_running_kernel,
-        *(sums, numbers, weight, psi2, running_square, float(x.size(0)), float(share), float(eps)),
+        *(sums, numbers, weight, psi2, running_square, float(rows_of(x)), float(share), float(eps)),
         constants=(released, in_warmup),
     )
     if in_warmup:  # psi_B is known only now
@@ -813,7 +814,7 @@ def running_backward(
     )
     assert partial_sums is not None
     sums, own = of_all_workers(partial_sums, exchange)
-    out = empty(x, 2, x.size(1))
+    out = empty(x, 2, x.size(-1))
     finish(
         finish_running_gradient_kernel,
         *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
@@ -836,7 +837,7 @@ def window_forward(
     """Return ``numbers``, and update the window (M, C), its count () and the running s^2."""
     partial_sums, _ = column_moments(x, valid, 0, rule.eps, False)
     sums, _ = of_all_workers(partial_sums, exchange)
-    numbers = empty(x, len(Row), x.size(1))
+    numbers = empty(x, len(Row), x.size(-1))
     finish(
         finish_window_kernel,
         *(sums, numbers, weight, squares, filled, running_square),
@@ -868,7 +869,7 @@ def window_backward(
         psi: (C,), that of norms/unified_norm.py; None: the window's mean is used itself.
     """
     sums, own = of_all_workers(partial_products(dy, x, None, valid, None), exchange)
-    out = empty(x, GRADIENTS, x.size(1))
+    out = empty(x, GRADIENTS, x.size(-1))
     finish(
         finish_window_gradient_kernel,
         *(sums, out, numbers, weight, own, gradients, filled, psi, scale_tensor),

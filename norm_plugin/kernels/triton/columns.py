@@ -24,6 +24,7 @@ from norm_plugin.kernels.triton.tiles import (
     num_programs,
     num_tiles,
     program_cols,
+    rows_of,
     store_partial_sum,
     store_per_channel,
     tile_rows,
@@ -174,7 +175,7 @@ def map_kernel(
 
 def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
     """Return memory for the rstd, (N, G), float32; None without pre-scaling."""
-    return empty(x, x.size(0), groups) if groups else None
+    return empty(x, rows_of(x), groups) if groups else None
 
 
 def merge_programs(sums: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ def column_moments(
     """Return the sums of ``moments_kernel`` of each program, (programs, 3, C), and the rstd."""
     check(x, valid=valid)
     x = aligned(x)
-    tiles = tiling(x.size(1), groups)
+    tiles = tiling(x.size(-1), groups)
     programs = num_programs(x, tiles)
     rstd, sums = empty_rstd(x, groups), empty_partial_sums(x, programs, 3)
     args = (as_bytes(valid), rstd, sums, float(eps))
@@ -225,7 +226,7 @@ def map_columns(
     """
     check(x, valid=valid)
     x = aligned(x)
-    tiles = tiling(x.size(1), groups)
+    tiles = tiling(x.size(-1), groups)
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
     compute_rstd = rstd is None
     if rstd is None:
@@ -399,7 +400,7 @@ def partial_products(
     """Return the three sums of ``column_products`` of each program, (programs, 3, C)."""
     check(x, dy, valid)
     x, dy = aligned(x), aligned(dy)
-    tiles = tiling(x.size(1), _groups(rstd))
+    tiles = tiling(x.size(-1), _groups(rstd))
     programs = num_programs(x, tiles)
     sums = empty_partial_sums(x, programs, 3)
     launch_pass(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
@@ -441,7 +442,7 @@ def column_gradient(
     """
     check(x, dy, valid)
     x, dy = aligned(x), aligned(dy)
-    tiles = tiling(x.size(1), _groups(rstd))
+    tiles = tiling(x.size(-1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
     dx, partial_sums = empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
     number, pointer = scale

@@ -144,7 +144,7 @@ def pointwise_forward(
     """Return weight * f(slope x + shift) + bias; f: tanh or erf; slope, shift: (1,)."""
     check(x)
     x = aligned(x)
-    tiles = tiling(x.size(1), 0)
+    tiles = tiling(x.size(-1), 0)
     y = empty_like(x)
     args = (y, slope, shift, weight, bias)
     constants = (_is_erf(function),)
@@ -164,7 +164,7 @@ def pointwise_backward(
     """Return dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
-    channels = x.size(1)
+    channels = x.size(-1)
     tiles = tiling(channels, 1)  # whole rows: a program adds all of its terms for slope and shift
     programs = num_programs(x, tiles)
     dx, sums = empty_like(x), empty(x, programs, 2 * channels + 2)

@@ -19,9 +19,6 @@ from torch import Tensor
 from norm_plugin.kernels.cpu import loading
 from norm_plugin.kernels.triton import tiles
 
-MOST_PROGRAMS = 4096
-"""The most programs of a function; then it forgets all. Numbers that change make new ones."""
-
 
 def replayed(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: repeat the launches of earlier calls.
@@ -35,53 +32,40 @@ def replayed(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        programs: dict[Any, Any] = {}
+        native, _ = loading.load()
+        if native is None:
+            return function
+        programs = native.Programs()
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
             given, others = args[:tensors], args[tensors:]
-            first = given[0]
-            device = first.get_device()
-            key = (
-                first.shape,
-                first.dtype,
-                device,
-                tiles.is_current(device),
-                tiles.stream_of(device),
-                *[each is None for each in given],
-                len(set(map(id, given))),  # psi^2 before the batch may be the running one, or not
-                others,
-            )
-            program = programs.get(key)
+            results = programs.replay(given, others)
+            if results is not None:
+                return results
+            with tiles.recording() as recorded:
+                results = function(*args)
+            program = _program(recorded, given, results)
             if program is not None:
-                results = program.replay(given)
-                if results is not None:
-                    return results if len(results) > 1 else results[0]
-            return _record(function, given, others, key, programs)
+                programs.add(given, others, native.Program(*program))
+            return results
 
         return call
 
     return decorate
 
 
-def _record(
-    function: Callable[..., Any],
-    given: tuple[Tensor | None, ...],
-    others: tuple[Any, ...],
-    key: Any,
-    programs: dict[Any, Any],
-) -> Any:
-    """Run the function, and store its program if all of its launches can be repeated."""
-    native, _ = loading.load()
-    with tiles.recording() as recorded:
-        results = function(*given, *others)
-    if native is None or not recorded.launches:
-        return results
+def _program(
+    recorded: tiles.Recording, given: tuple[Tensor | None, ...], results: Any
+) -> tuple[Any, ...] | None:
+    """Return what the C++ class ``Program`` is made of; None if a launch cannot be repeated."""
+    if not recorded.launches:
+        return None
     known = [*given, *recorded.empties]
     launches = []
     for launch in recorded.launches:
         if launch is None:
-            return results
+            return None
         run, arguments = launch
         constants, places = list(arguments), []
         for place, argument in enumerate(arguments):
@@ -92,20 +76,17 @@ def _record(
                 continue
             found = _find(argument, known)
             if found is None:
-                return results
+                return None
             places.append((place, *found))
         launches.append((run, tuple(constants), places))
     ends = []
     for result in results if isinstance(results, tuple) else (results,):
         found = (-1, 0) if result is None else _find(result, known)
         if found is None:
-            return results
+            return None
         ends.append((*found, () if result is None else tuple(result.shape)))
-    if len(programs) >= MOST_PROGRAMS:
-        programs.clear()
     empties = [(tuple(each.shape), each.dtype) for each in recorded.empties]
-    programs[key] = native.Program(empties, launches, ends)
-    return results
+    return empties, launches, ends
 
 
 def _find(part: Tensor, known: list[Tensor | None]) -> tuple[int, int] | None:

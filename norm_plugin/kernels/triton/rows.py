@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -19,10 +20,26 @@ from norm_plugin.kernels.triton.tiles import (
     num_programs,
     num_tiles,
     program_cols,
+    rows_of,
     store_partial_sum,
     tile_rows,
     tiling,
 )
+
+
+@triton.jit
+def load_gain(
+    weight_ptr: tl.tensor,
+    cols: tl.tensor,
+    col_mask: tl.tensor,
+    num_channels: tl.constexpr,
+    one_gain: tl.constexpr,
+) -> tl.tensor:
+    """Load the gain of each channel, (1, BLOCK_N)."""
+    if one_gain:
+        cols = cols * 0
+    gain = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+    return gain / num_channels**0.5 if one_gain else gain
 
 
 @kernel
@@ -43,6 +60,7 @@ def forward_kernel(
     BLOCK_M: tl.constexpr,
     released: tl.constexpr,
     has_phi: tl.constexpr,
+    one_gain: tl.constexpr,
 ) -> None:
     """Store y, mean and rstd of RowRule for one tile."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
@@ -65,7 +83,7 @@ def forward_kernel(
     if has_phi:
         z = phi_scale * (1.0 - phi_slope * z) * z
     if weight_ptr is not None:
-        z = z * tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+        z = z * load_gain(weight_ptr, cols, col_mask, num_channels, one_gain)
     if bias_ptr is not None:
         z = z + tl.load(bias_ptr + cols, mask=col_mask, other=0)[None, :]
     tl.store(y_ptr + offsets, z, mask=mask)
@@ -92,11 +110,13 @@ def backward_kernel(
     has_phi: tl.constexpr,
     through_mean: tl.constexpr,
     through_rstd: tl.constexpr,
+    one_gain: tl.constexpr,
 ) -> None:
-    """Store dx for every tile of this program; with a weight, also the sums of dy z and of dy."""
+    """Store dx for every tile of this program; with a weight, also the sums of dy z and of dy, or
+    with a weight for all channels its gradient."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+        weight = load_gain(weight_ptr, cols, col_mask, num_channels, one_gain)
         dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
@@ -129,8 +149,12 @@ def backward_kernel(
             dx = dx - z * (factor * tl.sum(g * z, 1))[:, None]
         tl.store(dx_ptr + offsets, dx, mask=mask)
     if weight_ptr is not None:
-        store_partial_sum(partial_sums_ptr, 0, 2, dweight, cols, col_mask, num_channels)
-        store_partial_sum(partial_sums_ptr, 1, 2, dbias, cols, col_mask, num_channels)
+        if one_gain:
+            total = tl.sum(tl.sum(dweight, 1), 0) / num_channels**0.5
+            tl.store(partial_sums_ptr + tl.program_id(0), total)
+        else:
+            store_partial_sum(partial_sums_ptr, 0, 2, dweight, cols, col_mask, num_channels)
+            store_partial_sum(partial_sums_ptr, 1, 2, dbias, cols, col_mask, num_channels)
 
 
 def _phi(rule: RowRule) -> tuple[float, float]:
@@ -141,12 +165,15 @@ def _phi(rule: RowRule) -> tuple[float, float]:
 def row_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return y, mean (None without ``center``) and rstd. weight, bias: (C,) or None."""
+    """Return y, mean (None without ``center``) and rstd.
+
+    weight: (C,), (1,) for ``one_gain``, or None; bias: (C,) or None.
+    """
     check(x)
     x = aligned(x)
-    tiles = tiling(x.size(1), rule.groups)
+    tiles = tiling(x.size(-1), rule.groups)
     y = empty_like(x)
-    rstd = empty(x, x.size(0), rule.groups)
+    rstd = empty(x, rows_of(x), rule.groups)
     mean = empty_like(rstd) if rule.center else None
     launch_pass(
         forward_kernel,
@@ -154,7 +181,7 @@ def row_forward(
         tiles,
         num_tiles(x, tiles),
         *(y, mean, rstd, weight, bias, float(rule.eps), *_phi(rule)),
-        constants=(rule.released, rule.phi is not None),
+        constants=(rule.released, rule.phi is not None, rule.one_gain),
     )
     return y, mean, rstd
 
@@ -177,10 +204,12 @@ def row_backward(
     """
     check(x, dy)
     x, dy = aligned(x), aligned(dy)
-    tiles = tiling(x.size(1), rule.groups)
+    tiles = tiling(x.size(-1), rule.groups)
     dx = empty_like(x)
     programs = num_tiles(x, tiles) if weight is None else num_programs(x, tiles)
-    sums = None if weight is None else empty_partial_sums(x, programs, 2)
+    sums = None
+    if weight is not None:
+        sums = empty(x, programs, 1) if rule.one_gain else empty_partial_sums(x, programs, 2)
     through_mean = rule.through_mean and rule.center
     launch_pass(
         backward_kernel,
@@ -188,9 +217,12 @@ def row_backward(
         tiles,
         programs,
         *(dy, dx, mean, rstd, weight, sums, float(rule.eps), *_phi(rule)),
-        constants=(rule.released, rule.phi is not None, through_mean, rule.through_rstd),
+        constants=(
+            *(rule.released, rule.phi is not None),
+            *(through_mean, rule.through_rstd, rule.one_gain),
+        ),
     )
     if sums is None:
         return dx, None, None
-    dweight, dbias = add_partial_sums(sums)
-    return dx, dweight, dbias
+    total = add_partial_sums(sums)
+    return (dx, total, None) if rule.one_gain else (dx, total[0], total[1])

@@ -94,9 +94,14 @@ def _most_programs(device: int, tiles: Tiling) -> int:
     return max(1, multiprocessors * WARPS_AT_ONCE // tiles.num_warps // tiles.num_groups)
 
 
+def rows_of(x: Tensor) -> int:
+    """Return N for x, (..., C)."""
+    return x.numel() // x.size(-1)
+
+
 def num_tiles(x: Tensor, tiles: Tiling) -> int:
     """Return the number of programs along N if each takes one tile; 1 for no rows."""
-    return max(1, -(-x.size(0) // tiles.block_m))
+    return max(1, -(-rows_of(x) // tiles.block_m))
 
 
 def num_programs(x: Tensor, tiles: Tiling) -> int:
@@ -148,7 +153,7 @@ def empty_like(x: Tensor) -> Tensor:
 
 def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
     """Return memory for the partial sums of all programs: (programs, kinds, C), float32."""
-    return empty(x, programs, kinds, x.size(1))
+    return empty(x, programs, kinds, x.size(-1))
 
 
 def stream_of(device: int) -> int:
@@ -246,12 +251,12 @@ def launch_pass(
     *args: Any,
     constants: tuple[Any, ...] = (),
 ) -> None:
-    """Run a pass over x, (N, C); ``args`` follow x and its number of rows."""
+    """Run a pass over x, (..., C); ``args`` follow x and its number of rows."""
     launch(
         function,
         x,
         (programs, tiles.num_groups, 1),
-        (x, x.size(0), *args),
+        (x, rows_of(x), *args),
         (tiles.num_channels, tiles.group_size, tiles.block_n, tiles.block_m, *constants),
         tiles.num_warps,
     )
@@ -259,18 +264,18 @@ def launch_pass(
 
 def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> None:
     """Raise ValueError unless the tensors are as ``passes.py`` says; kernels check nothing."""
-    if x.dim() != 2 or not x.is_contiguous():
-        raise ValueError(f"x must be N x C and contiguous, not {tuple(x.shape)}, {x.stride()}")
+    if not x.is_contiguous():
+        raise ValueError(f"x must be contiguous, not {tuple(x.shape)}, {x.stride()}")
     if dy is not None and not (dy.shape == x.shape and dy.dtype == x.dtype and dy.is_contiguous()):
         raise ValueError(
             f"dy must be contiguous and like x, {tuple(x.shape)} of {x.dtype}, "
             f"not {tuple(dy.shape)} of {dy.dtype}"
         )
     if valid is not None and not (
-        valid.shape == x.shape[:1] and valid.dtype is torch.bool and valid.is_contiguous()
+        valid.shape == x.shape[:-1] and valid.dtype is torch.bool and valid.is_contiguous()
     ):
         raise ValueError(
-            f"valid must be bool, contiguous and {len(x)} long, "
+            f"valid must be bool, contiguous and of shape {tuple(x.shape[:-1])}, "
             f"not {tuple(valid.shape)} of {valid.dtype}"
         )
 

@@ -62,8 +62,8 @@ class Forwards:
         self.forwards: list[Forward] = []
         self.current: list[Any] = [None]
 
-    def open(self, x: Tensor, call: int | None = None) -> None:
-        """Begin a forward of x, (..., C), or its recomputation in a backward pass.
+    def open(self, x: Tensor, call: int | None = None) -> bool:
+        """Begin a forward of x, (..., C); return whether it is recomputed in a backward pass.
 
         Args:
             call: the number of this call of the norm in the forward of the model; None: unknown.
@@ -75,11 +75,11 @@ class Forwards:
         if not again:
             self.current = [None]
             if not may_be_recomputed():
-                return
+                return False
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not again:
             self.forwards = [*self.forwards, Forward(sample, call, self.current)][-self.capacity :]
-            return
+            return False
         forward = self._find(sample, call)
         if forward is None:
             raise RuntimeError(
@@ -90,6 +90,7 @@ class Forwards:
         # Newest last: a recomputed forward is the first to be dropped
         self.forwards = [forward, *(other for other in self.forwards if other is not forward)]
         self.current = forward.seen
+        return True
 
     def _find(self, sample: Tensor, call: int | None) -> Forward | None:
         nearest, least = None, self.CLOSE

@@ -174,8 +174,7 @@ class BatchStatisticsNorm(AffineNorm):
     ) -> Tensor:
         if not self.training:
             return super().forward(x, padding_mask, batch_first)
-        self._forwards.open(x, self.call)
-        if is_recomputing():
+        if self._forwards.open(x, self.call):
             return super().forward(x, padding_mask, batch_first)
         if self._averaged_forwards is not None:
             self._averaged_forwards += 1

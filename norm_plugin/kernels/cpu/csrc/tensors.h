@@ -60,20 +60,22 @@ T *pointer(const Tensor &like, const MaybeTensor &t, at::IntArrayRef shape, cons
 }
 
 void check_input(const Tensor &x) {
-  TORCH_CHECK_VALUE(x.dim() == 2 && x.is_contiguous() && x.device().is_cpu() && x.size(1) > 0,
-                    "x must be N x C, contiguous and on the CPU, not ", x.sizes());
+  TORCH_CHECK_VALUE(x.dim() > 0 && x.is_contiguous() && x.device().is_cpu() && x.size(-1) > 0,
+                    "x must be (..., C), contiguous and on the CPU, not ", x.sizes());
 }
 
+int64_t rows_of(const Tensor &x) { return x.numel() / x.size(-1); }
+
 void check_groups(const Tensor &x, int64_t groups) {
-  TORCH_CHECK_VALUE(groups > 0 && x.size(1) % groups == 0, "groups is ", groups,
-                    "; it must be 1 or more and divide the ", x.size(1), " channels");
+  TORCH_CHECK_VALUE(groups > 0 && x.size(-1) % groups == 0, "groups is ", groups,
+                    "; it must be 1 or more and divide the ", x.size(-1), " channels");
 }
 
 const bool *valid_rows(const Tensor &x, const MaybeTensor &valid) {
   if (!valid) return nullptr;
-  TORCH_CHECK_VALUE(valid->numel() == x.size(0) && valid->is_contiguous() &&
+  TORCH_CHECK_VALUE(valid->numel() == rows_of(x) && valid->is_contiguous() &&
                         valid->scalar_type() == at::kBool && valid->device().is_cpu(),
-                    "valid must be bool, contiguous, on the CPU and ", x.size(0), " long");
+                    "valid must be bool, contiguous, on the CPU and ", rows_of(x), " long");
   return valid->data_ptr<bool>();
 }
 
@@ -92,7 +94,7 @@ void each_block(void (*pass)(const Args &, int64_t), const Args &args, bool back
 
 // Memory for the partial sums of `kinds` kinds over each block.
 Tensor empty_partial_sums(const Tensor &x, int64_t kinds) {
-  return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
+  return at::empty({block_count(rows_of(x)), kinds, x.size(-1)}, x.options());
 }
 
 // Adds the blocks' sums in order: (kinds, C). They are few: a second thread would cost more.

@@ -47,14 +47,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from layers import Data, make_data
-from measuring.command import (
-    CPU,
-    CUDA,
-    FUSED,
-    Setup,
-    plain_parser,
-    prepare_process,
-)
+from measuring.command import CPU, CUDA, FUSED, Setup, plain_parser, prepare_process
 from measuring.records import RESULTS, Record, append, cpu_model, provenance
 from measuring.timing import quartiles
 from norm_plugin.io.command_line import CommandError, run_command

@@ -122,7 +122,7 @@ def generators(root: Path) -> Generators:
         "command/": command_lines,
         "front/": lambda names: front_table(names.split(",")),
         "layers/": lambda name: layer_gradients_table(results / name),
-        "theory/": lambda name: theory_block(name, results / "theory", root / "docs" / "theory.md"),
+        "theory/": lambda name: theory_block(name, results / "theory", root / "docs"),
         "audit/": finding_lines,
         "papers/": lambda paper: paper_table(paper, results),
         "verdicts": lambda _: verdict_counts(results),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the figures of docs/findings/ from the committed results.
+"""Draw the figures of docs/findings/ and docs/theory.md from the committed results.
 
     python tools/findings.py
 
@@ -25,6 +25,8 @@ from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study
+from norm_lab.theory import CLAIMS
+from norm_lab.theory.command import draw
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
 from questions import COMPARISONS, CORPORA, FINDINGS, RESULTS, Effect, Key
@@ -245,6 +247,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder.mkdir(exist_ok=True)
     for name in FINDINGS:
         write_text(folder / f"{name}.svg", figure_text(name, ROOT / "results"))
+    for claim in CLAIMS:
+        draw(claim, ROOT / "results" / "theory")
     return 0
 
 

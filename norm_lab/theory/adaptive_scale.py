@@ -13,22 +13,11 @@ functions: the mean of z of `C (1 + k (y^2 - 1))` is `C k mean(y^3)`, which `sqr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.report.figure import legend_below, style
-from norm_lab.theory.claim import (
-    ROUNDING,
-    Claim,
-    Options,
-    Row,
-    cases,
-    like_first,
-    site_label,
-    verdict,
-)
+from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
 from norm_plugin.norms import build_norm
 
 C, K = 2.0, 0.1
@@ -88,24 +77,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield {**row, **verdict(stated, f"{share:.4f} at most", share <= K**2 + ROUNDING)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the least and the largest mean of z by site, for the first placement and tokens."""
-    shown = like_first(frame, "tokens", "placement")
-    for place, (name, some) in enumerate(shown.groupby("phi", sort=False)):
-        sites = some.groupby("site", sort=False)
-        low, high = sites["z_least"].min(), sites["z_largest"].max()
-        axes.plot(range(len(low)), (low + high) / 2, **style(place), label=name)
-        axes.fill_between(range(len(low)), low, high, color=style(place)["color"], alpha=0.2)
-    axes.set(xlabel=site_label(frame), ylabel="mean of z over the channels")
-    legend_below(axes)
-
-
 CLAIM = Claim(
     place=8,
-    caption="Mean of z over the channels: the range over positions and seeds, and its middle.",
-    height=4.0,
     case=("placement", "phi", "tokens"),
     measure=measure,
     verdicts=verdicts,
-    plot=plot,
 )

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import GRAY, Claim, Options, Row, cases, draw_lines, verdict
+from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
 from norm_lab.theory.lipschitz import running_norm
 from norm_lab.theory.models import through_norm
 from norm_lab.theory.trained import trained_sites
@@ -143,34 +143,11 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             yield {**row, **verdict("|nu| is within Lemma 4's bound", text, holds)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the largest |x_hat|^2 and x_hat^2 by encoder norm, for the first and the last model."""
-    lines = []
-    models = frame[["model", "norm", "layer_scale"]].drop_duplicates()
-    for each in models.iloc[[0, -1]].drop_duplicates().to_dict("records"):
-        some = frame[(frame[list(each)] == pd.Series(each)).all(axis=1)]
-        some = some[some["placement"].eq(some["placement"].iloc[0])]
-        largest = some.groupby("site", sort=False)[["largest_length2", "largest_square"]].max()
-        name = f"{each['norm']}, {each['model']}"
-        names = {"largest_length2": "|x_hat|^2", "largest_square": "x_hat^2"}
-        lines += [
-            (f"{text}, {name}", largest[column].reset_index(drop=True))
-            for column, text in names.items()
-        ]
-    settings = {"xlabel": "norm of the encoder, from below", "ylabel": "largest value"}
-    draw_lines(axes, lines, yscale="log", **settings)
-    for limit in LIMITS.values():
-        axes.axhline(limit, **GRAY)
-    axes.legend(loc="best", fontsize=7)
-
-
 CLAIM = Claim(
     place=13,
-    caption="Largest |x_hat|^2 of a position and x_hat^2 of a channel. Gray: 10, 20 and 100.",
     case=CASE,
     measure=measure,
     measure_once=measure_once,
     verdicts=verdicts,
-    plot=plot,
     may_lack=("nu", "nu_bound"),
 )

@@ -19,18 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import (
-    GRAY,
-    ROUNDING,
-    Claim,
-    Options,
-    Row,
-    cases,
-    draw_lines,
-    like_first,
-    site_label,
-    verdict,
-)
+from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_plugin.norms import build_norm
 
@@ -102,28 +91,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             yield {**row, **verdict(name, f"off by {error:.1e} at most", error <= ROUNDING)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the largest error by norm of the encoder, for the first placement and tokens."""
-    shown = like_first(frame, "tokens", "placement")
-    lines = []
-    for norm, some in shown.groupby("norm", sort=False):
-        largest = some.groupby("site", sort=False)[["lemma_error", "equation_error"]].max()
-        lemma, equation, _ = LEMMAS[str(norm)]
-        lines += [
-            (f"{norm}, {name}", largest[column].reset_index(drop=True))
-            for name, column in ((lemma, "lemma_error"), (equation, "equation_error"))
-        ]
-    label = "share of |dL/dx|"
-    draw_lines(axes, lines, xlabel=site_label(frame), ylabel=label, yscale="log")
-    axes.axhline(ROUNDING, **GRAY)
-    axes.legend(loc="center right", fontsize=8)
-
-
 CLAIM = Claim(
     place=11,
-    caption="Largest error of each stated gradient, as a share of |dL/dx|. Gray: rounding errors.",
     case=("placement", "norm", "tokens"),
     measure=measure,
     verdicts=verdicts,
-    plot=plot,
 )

@@ -19,18 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_lab.report.figure import legend_below
-from norm_lab.theory.claim import (
-    GRAY,
-    ROUNDING,
-    Claim,
-    Options,
-    Row,
-    cases,
-    draw_lines,
-    like_first,
-    verdict,
-)
+from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
 from norm_lab.theory.lipschitz import EPOCHS, running_norm
 from norm_lab.theory.models import Activations, through_norm
 
@@ -85,24 +74,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield {**row, **verdict("-", f"{SHARE}: {some['share'].max():.4f} at most", None)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the largest value of each row over the passes, for the first placement and tokens."""
-    largest = like_first(frame, "tokens", "placement").groupby(["epoch", "batch"]).max()
-    largest.index = pd.RangeIndex(1, len(largest) + 1)
-    names = {**BOUNDED, "share": SHARE}
-    label = f"pass ({frame['placement'].iloc[0]})"
-    lines = [(name, largest[column]) for column, name in names.items()]
-    draw_lines(axes, lines, xlabel=label, ylabel="largest over sites and channels")
-    axes.axhline(1.0, **GRAY)
-    legend_below(axes)
-
-
 CLAIM = Claim(
     place=10,
-    caption="Three values that the recursion bounds by 1, and one that it does not, by pass.",
-    height=4.0,
     case=("placement", "tokens"),
     measure=measure,
     verdicts=verdicts,
-    plot=plot,
 )

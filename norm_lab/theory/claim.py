@@ -115,27 +115,25 @@ class Claim:
 
     Attributes:
         place: its position among the claims, from 1.
-        caption: the caption of its figure.
         case: the columns that identify a case.
         verdicts: compares the stated with the measured, by rows of :func:`verdict`.
-        plot: draws the measurements on matplotlib's axes.
         tables: more tables of the measurements.
         measure: yields the rows of measurements of one placement.
         measure_once: yields the rows of what does not depend on a placement.
         may_lack: numeric columns that some rows lack.
-        height: the height of the figure, in inches.
+        plot: draws the measurements on matplotlib's axes, if there is a figure.
+        caption: the caption of the figure.
     """
 
     place: int
-    caption: str
     case: tuple[str, ...]
     verdicts: Callable[[pd.DataFrame], Iterable[Row]]
-    plot: Callable[[pd.DataFrame, Any], None]
     tables: Callable[[pd.DataFrame], Iterable[pd.DataFrame]] = lambda frame: []
     measure: Callable[[Options, str], Iterable[Row]] = lambda options, placement: []
     measure_once: Callable[[Options], Iterable[Row]] = lambda options: []
     may_lack: tuple[str, ...] = ()
-    height: float = 3.6
+    plot: Callable[[pd.DataFrame, Any], None] | None = None
+    caption: str = ""
 
     @property
     def name(self) -> str:
@@ -241,11 +239,6 @@ def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[
 
 GRAY = {"color": "#888888", "linewidth": 1}
 """The style of a reference line."""
-
-
-def site_label(frame: pd.DataFrame) -> str:
-    """Return the label of an axis of the norms of the encoder, under the first placement."""
-    return f"norm of the encoder, from below ({frame['placement'].iloc[0]})"
 
 
 def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: str) -> None:

@@ -1,14 +1,12 @@
-"""Measure what the papers claim about a Transformer at the start of training, and write a page.
+"""Measure what the papers claim about a Transformer at the start of training, and judge it.
 
     norm-plugin theory
     norm-plugin theory --claims last-layer --placement post,pre
     norm-plugin theory --claims trained-layers --checkpoint run/best.pt
 
-Each claim has a CSV and an SVG file in the folder --out. The tables and figures of all claims in
-that folder, also of those measured earlier, are written to the page --page, between the lines
-``<!-- begin:theory/CLAIM -->`` and ``<!-- end:theory/CLAIM -->``; other text is not changed. A
-claim that the page lacks gets a section at its end. With the defaults this takes less than three
-minutes on two cores.
+The measurements of each claim are written to a CSV file in the folder --out, and its section is
+printed as Markdown, with its tables. ``python tools/docs.py`` writes the tables of docs/theory.md
+from results/theory/. With the defaults this takes a few minutes.
 """
 
 from __future__ import annotations
@@ -18,20 +16,15 @@ import datetime
 import json
 import logging
 import os
-import re
 import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 import norm_plugin
 from norm_lab.report.figure import Figure
@@ -41,7 +34,7 @@ from norm_lab.theory import CLAIMS
 from norm_lab.theory.claim import INTERVAL, Options, Row, finite_cases
 from norm_lab.theory.models import real_batches
 from norm_plugin.io.command_line import CommandError, at_least
-from norm_plugin.io.files import check_output, read_json, read_text, write_text
+from norm_plugin.io.files import read_json, write_text
 from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
@@ -70,9 +63,7 @@ def parser() -> argparse.ArgumentParser:
         ("dim", at_least(4), Options.dim, "channels in the simplified setting"),
         ("full-dim", at_least(4), Options.full_dim, "channels of the full model"),
         ("seeds", at_least(1), Options.seeds, "seeds of post and pre; others have half as many"),
-        ("workers", at_least(1), 2, "processes; each has one thread if there are several"),
         ("out", Path, Path("results/theory"), "the folder of the CSV and SVG files"),
-        ("page", Path, Path("docs/theory.md"), "the page"),
     ):
         text += " (default: %(default)s)"
         flags.add_argument(f"--{name}", type=of_type, default=default, help=text)
@@ -88,8 +79,6 @@ def parser() -> argparse.ArgumentParser:
     text = "trained models, for the claims trained-layers, gain-over-psi and assumption-two"
     add("--checkpoint", type=Path, nargs="+", default=(), metavar="FILE", help=text)
     add_user_dir(flags)
-    text = "only write the figures and the page again, from the files in --out"
-    add("--only-page", action="store_true", help=text)
     return flags
 
 
@@ -126,65 +115,36 @@ def options_of(args: argparse.Namespace) -> Options:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     args = parser().parse_args(argv)
-    quiet()
+    # torch warns about the masks of fairseq's attention
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
+    for name in ("norm_plugin", "fairseq"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     import_user_dir(args.user_dir)
-    check_output(args.page)
     if unknown := [name for name in args.claims if name not in CLAIMS]:
         raise CommandError(f"there is no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
-    if not args.only_page:
-        options = options_of(args)
-        made = origin(shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]), options)
-        args.out.mkdir(parents=True, exist_ok=True)
-        for name, rows in measure(args.claims, options, args.workers, args.user_dir).items():
-            print(f"{name}: {len(rows)} rows")
-            if rows:
-                store(name, rows, made, args.out)
-    write_page(args.out, args.page)
-    print(args.page)
+    options = options_of(args)
+    made = origin(shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]), options)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, rows in measure(args.claims, options).items():
+        if rows:
+            store(name, rows, made, args.out)
+            draw(name, args.out)
+            title, _, rest = CLAIMS[name].text.partition("\n")
+            print(f"## {title.rstrip('.')}\n{rest}\n\n{block(name, args.out, args.out)}\n")
     return 0
 
 
-# Measuring
-
-
-def measure(
-    claims: Sequence[str], options: Options, workers: int, user_dir: Path | None
-) -> dict[str, list[Row]]:
-    """Return the rows of each of these claims, by several processes that each import ``user_dir``.
+def measure(claims: Sequence[str], options: Options) -> dict[str, list[Row]]:
+    """Return the rows of each of these claims.
 
     All claims of a placement are measured together, as they share forward and backward passes.
     """
-    parts = [[list(CLAIMS[name].measure_once(options)) for name in claims]]
-    work = partial(of_placement, tuple(claims), options)
-    if workers == 1:
-        parts += map(work, options.placements)
-    else:
-        spawn = get_context("spawn")
-        with ProcessPoolExecutor(workers, spawn, start_worker, (user_dir,)) as pool:
-            parts += pool.map(work, options.placements)
-    return {name: list(chain(*of_claim)) for name, of_claim in zip(claims, zip(*parts))}
-
-
-def of_placement(claims: Sequence[str], options: Options, placement: str) -> list[list[Row]]:
-    """Return the rows of each claim, measured under one placement."""
-    rows = [list(CLAIMS[name].measure(options, placement)) for name in claims]
-    print(f"measured {placement}", flush=True)
+    rows = {name: list(CLAIMS[name].measure_once(options)) for name in claims}
+    for placement in options.placements:
+        for name in claims:
+            rows[name] += CLAIMS[name].measure(options, placement)
+        print(f"measured {placement}", file=sys.stderr, flush=True)
     return rows
-
-
-def start_worker(user_dir: Path | None) -> None:
-    """Prepare a process: one thread, no logging, the norms of the user."""
-    torch.set_num_threads(1)
-    quiet()
-    import_user_dir(user_dir)
-
-
-def quiet() -> None:
-    """Silence the log messages of building models and reading data."""
-    for name in ("norm_plugin", "fairseq"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # torch warns about the masks of fairseq's attention
-    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
 
 
 # Files
@@ -242,40 +202,34 @@ def read_measurements(name: str, folder: Path) -> pd.DataFrame:
 # The page
 
 
-def write_page(folder: Path, page: Path) -> None:
-    """Draw the figures of the measured claims in ``folder``, and write their blocks in ``page``."""
-    text = read_text(page) if page.exists() else "# The theory, measured\n"
-    made = read_made(folder)
-    for name, claim in CLAIMS.items():
-        if name not in made:
-            continue
+def draw(name: str, folder: Path) -> None:
+    """Draw the figure of a claim that has one from its measurements in ``folder``."""
+    claim = CLAIMS[name]
+    if claim.plot is not None:
         finite, _ = finite_cases(claim, read_measurements(name, folder))
         plot = partial(claim.plot, finite) if len(finite) else lambda axes: None
-        figure = Figure(name, claim.caption, finite, plot, claim.height)
+        figure = Figure(name, claim.caption, finite, plot, height=3.6)
         write_text(folder / f"{name}.svg", figure.standalone)
-        begin, end = (f"<!-- {side}:theory/{name} -->" for side in ("begin", "end"))
-        around = re.split(f"{begin}\n.*?{end}", text, maxsplit=1, flags=re.DOTALL)
-        if len(around) == 1:
-            title, _, rest = claim.text.partition("\n")
-            around = [f"{text}\n## {title.rstrip('.')}\n{rest}\n\n", "\n"]
-        text = f"{begin}\n{block(name, folder, page)}\n{end}".join(around)
-    write_text(page, text)
 
 
 def block(name: str, folder: Path, page: Path) -> str:
-    """Return the block of a claim in ``page``, in Markdown, from its measurements in ``folder``."""
+    """Return the tables of a claim in Markdown, from its measurements in ``folder``.
+
+    Args:
+        page: the folder of the page, from which links are relative.
+    """
     claim, made = CLAIMS[name], read_made(folder)[name]
     finite, left_out = finite_cases(claim, read_measurements(name, folder))
     tables = [pd.DataFrame([*left_out, *(claim.verdicts(finite) if len(finite) else [])])]
     tables += claim.tables(finite) if len(finite) else []
     numbers = ", ".join(f"{key} {value}" for key, value in made["versions"].items() if value)
     settings = ", ".join(f"{key} {value}" for key, value in made["settings"].items())
-    to_folder = Path(os.path.relpath(folder, page.parent)).as_posix()
+    to_folder = Path(os.path.relpath(folder, page)).as_posix()
+    figure = f"![{claim.caption}]({to_folder}/{name}.svg)\n\n{claim.caption} " * bool(claim.plot)
     return "\n\n".join(
         [
             *(markdown(cells(table)) for table in tables),
-            f"![{claim.caption}]({to_folder}/{name}.svg)",
-            f"{claim.caption} Data: [{name}.csv]({to_folder}/{name}.csv).",
+            f"{figure}Data: [{name}.csv]({to_folder}/{name}.csv).",
             f"Measured on {made['date']} at commit {short_commit(made['git'])} by "
             f"`{made['command']}` ({settings}; {numbers}).",
         ]

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Claim, Options, Row, draw_lines, verdict
+from norm_lab.theory.claim import Claim, Options, Row, verdict
 from norm_lab.theory.hidden_states import OUTPUT
-from norm_lab.theory.models import REAL, Batches
+from norm_lab.theory.models import Batches
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
@@ -108,24 +107,10 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             yield {"x": what, "tokens": tokens, "draws": str(draws), **row}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the share over eps, one line per x, and the bound."""
-    lines = [
-        (what, some[some["share"] > 0].set_index("eps")["share"])
-        for what, some in frame[frame["tokens"] != REAL].groupby("x", sort=False)
-    ]
-    draw_lines(axes, lines, xlabel="eps", ylabel="share outside", yscale="log")
-    bounds = frame.drop_duplicates("eps")
-    axes.plot(bounds["eps"], bounds["bound"], color="#888888", linewidth=3, label="bound")
-    axes.legend(loc="lower left", fontsize=7, ncols=2)
-
-
 CLAIM = Claim(
     place=5,
-    caption="Share of squared lengths outside (1 - eps, 1 + eps) times their mean.",
     case=("x", "tokens"),
     measure=measure,
     measure_once=measure_once,
     verdicts=verdicts,
-    plot=plot,
 )

@@ -20,17 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import (
-    ROUNDING,
-    Claim,
-    Options,
-    Row,
-    cases,
-    draw_lines,
-    like_first,
-    site_label,
-    verdict,
-)
+from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_plugin.norms import build_norm
 
@@ -107,22 +97,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield {**row, "mean ratio": f"{mean:.4f}", "least": f"{least:.4f}", "most": f"{most:.4f}"}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the mean variance ratio by site, one line per norm, for the first placement."""
-    shown = like_first(frame, "tokens", "placement")
-    lines = [
-        (norm, some.groupby("site", sort=False)["variance_ratio"].mean().reset_index(drop=True))
-        for norm, some in shown.groupby("norm", sort=False)
-    ]
-    draw_lines(axes, lines, xlabel=site_label(frame), ylabel="D(dL/dx) sigma^2 / D(g)")
-    axes.legend(loc="lower right", fontsize=8)
-
-
 CLAIM = Claim(
     place=7,
-    caption="Variance of the gradient by the input of the norm, as a share of D(g) / sigma^2.",
     case=("placement", "norm", "tokens"),
     measure=measure,
     verdicts=verdicts,
-    plot=plot,
 )

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import GRAY, ROUNDING, Claim, Options, Row, cases, draw_lines, verdict
+from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_lab.theory.trained import trained_sites
 from norm_plugin.norms import build_norm
@@ -127,28 +127,11 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     return [sites.reset_index()]
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the mean by norm of the encoder, one line per model, for the first placement."""
-    lines = []
-    for row, some in cases(frame, "model", "norm", "layer_scale"):
-        first = some[some["placement"].eq(some["placement"].iloc[0])]
-        first = first[first["tokens"].eq(first["tokens"].iloc[0])]
-        means = first.groupby("site", sort=False)["mean"].mean().reset_index(drop=True)
-        scaled = "" if row["layer_scale"] else " without RMS pre-scaling"
-        lines.append((f"{row['norm']}{scaled}, {row['model']}", means))
-    settings = {"xlabel": "norm of the encoder, from below", "ylabel": "gamma / psi_B, mean"}
-    draw_lines(axes, lines, yscale="log", **settings)
-    axes.axhline(1.0, **GRAY)
-    axes.legend(loc="best", fontsize=7)
-
-
 CLAIM = Claim(
     place=12,
-    caption="gamma / psi_B, mean over the channels, at each norm of the encoder. Gray: 1.",
     case=CASE,
     measure=measure,
     measure_once=measure_once,
     verdicts=verdicts,
     tables=tables,
-    plot=plot,
 )

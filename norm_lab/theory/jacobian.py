@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.report.figure import style
-from norm_lab.theory.claim import GRAY, Claim, Options, Row, verdict
+from norm_lab.theory.claim import Claim, Options, Row, verdict
 from norm_plugin.norms import Norm, build_norm, norm_spec
 
 LAYERNORM = "layernorm"
@@ -92,27 +90,11 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield {"norm": norm, "x": x, "|x|": lengths, **verdict("O(1)", measured, holds)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the spectral norm over sqrt(d) / |x|, one point per input."""
-    states = frame[frame["placement"].notna()]
-    for place, norm in enumerate(frame["norm"].unique()):
-        some = states[states["norm"] == norm]
-        look = {"color": style(place)["color"], "markersize": 3, "alpha": 0.5}
-        axes.plot(some["scaled"], some["spectral_norm"], "o", **look, label=norm)
-    shown = (states if len(states) else frame)["scaled"]
-    ends = [shown.min(), shown.max()]
-    axes.plot(ends, ends, **GRAY, label="sqrt(d) / |x|")
-    axes.set(xscale="log", yscale="log", xlabel="sqrt(d) / |x|", ylabel="|J|")
-    axes.legend(loc="upper left", fontsize=8)
-
-
 CLAIM = Claim(
     place=6,
-    caption="Spectral norm of the Jacobian at hidden states, against sqrt(d) / |x|.",
     case=("placement", "norm", "tokens"),
     may_lack=("mean",),
     measure=measure,
     measure_once=measure_once,
     verdicts=verdicts,
-    plot=plot,
 )

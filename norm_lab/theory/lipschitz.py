@@ -19,8 +19,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.report.figure import style
-from norm_lab.theory.claim import GRAY, Claim, Options, Row, cases, like_first, site_label, verdict
+from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
 from norm_lab.theory.models import Activations, through_norm
 from norm_plugin.norms import Norm, build_norm
 
@@ -131,26 +130,10 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     return [ranges.map("{:.4f}".format).reset_index()]
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the mean and the largest share by norm of the encoder, for the first placement."""
-    shown = like_first(frame, "tokens", "placement")
-    for place, (norm, some) in enumerate(shown.groupby("norm", sort=False)):
-        sites = some.groupby("site", sort=False)
-        mean, largest = sites["mean_share"].mean(), sites["largest_share"].max()
-        look = {"color": style(place)["color"], "linewidth": 1.5}
-        axes.plot(range(len(mean)), mean, linestyle="-", label=f"{norm}, mean", **look)
-        axes.plot(range(len(mean)), largest, linestyle=":", label=f"{norm}, largest", **look)
-    axes.axhline(1.0, **GRAY)
-    axes.set(xlabel=site_label(frame), ylabel="|dL/dx|^2 psi^2 / |g|^2")
-    axes.legend(loc="lower right", fontsize=8)
-
-
 CLAIM = Claim(
     place=9,
-    caption="Squared length of the gradient by the input of the norm, as a share of |g|^2 / psi^2.",
     case=("placement", "norm", "tokens"),
     measure=measure,
     verdicts=verdicts,
     tables=tables,
-    plot=plot,
 )

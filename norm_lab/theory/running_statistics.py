@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from norm_lab.study.significance import describe
-from norm_lab.theory.claim import GRAY, Claim, Options, Row, cases, draw_lines, verdict
+from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
 from norm_lab.theory.models import batch_of, of_model
 from norm_lab.theory.trained import without_dropout
 from norm_plugin.checkpoints.building import build_model
@@ -79,22 +79,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield {**row, **losses, **verdict("running minus batch > 0", sample, holds)}
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the difference by batch, one line per model and split."""
-    lines = []
-    for row, some in cases(frame, *CASE):
-        label = f"{row['norm']}, {row['updates']} updates, {row['data']}"
-        lines.append((label, (some["running"] - some["batch"]).reset_index(drop=True)))
-    draw_lines(axes, lines, xlabel="batch", ylabel="running minus batch, bits")
-    axes.axhline(0.0, **GRAY)
-    axes.legend(loc="best", fontsize=7)
-
-
 CLAIM = Claim(
     place=14,
-    caption="Loss with running statistics minus that with the batch's own, bits per token.",
     case=CASE,
     measure_once=measure_once,
     verdicts=verdicts,
-    plot=plot,
 )

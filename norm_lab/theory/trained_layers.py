@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.theory.claim import Claim, Options, Row, draw_lines, verdict
+from norm_lab.theory.claim import Claim, Options, Row, verdict
 from norm_lab.theory.every_layer import PAPER, factor
 from norm_lab.theory.models import batch_of, layer_gradients, of_model
 from norm_lab.theory.trained import BATCHES, without_dropout
@@ -86,24 +86,9 @@ def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     return iter(frame.groupby(list(STACK), sort=False))
 
 
-def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """Draw the gradient over the layers, one line per stack of a checkpoint."""
-    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
-    shared = stacks.duplicated(["placement", "updates", "stack"], keep=False)
-    lines = []
-    for place, ((placement, norm, updates, stack, checkpoint), some) in enumerate(by_stack(frame)):
-        which = f", {checkpoint or norm}" if shared[place] else ""
-        label = f"{placement}, {updates} updates, {stack}{which}"
-        lines.append((label, some.groupby("layer")["gradient"].mean()))
-    draw_lines(axes, lines, xlabel="layer l", ylabel="gradient of W^2", yscale="log")
-    axes.legend(loc="best", fontsize=7)
-
-
 CLAIM = Claim(
     place=4,
-    caption="Gradient of each layer's W^2 in trained models, mean over batches.",
     case=("placement", "stack", "norm", "updates", "checkpoint"),
     measure_once=measure_once,
     verdicts=verdicts,
-    plot=plot,
 )

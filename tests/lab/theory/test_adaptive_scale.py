@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from known_cases import (
-    DIM,
-    ROUNDING,
-    holds,
-    normal,
-)
-from norm_lab.theory import (
-    adaptive_scale,
-)
+from known_cases import DIM, ROUNDING, holds, normal
+from norm_lab.theory import adaptive_scale
 
 
 def test_the_linear_scale_has_the_stated_means():

@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from known_cases import (
-    ROUNDING,
-    holds,
-    normal,
-)
-from norm_lab.theory import (
-    batch_gradients,
-)
+from known_cases import ROUNDING, holds, normal
+from norm_lab.theory import batch_gradients
 
 
 @pytest.mark.parametrize("norm", batch_gradients.LEMMAS)

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from known_cases import (
-    ROUNDING,
-    holds,
-    normal,
-)
-from norm_lab.theory import (
-    bounded_gradient,
-    models,
-)
+from known_cases import ROUNDING, holds, normal
+from norm_lab.theory import bounded_gradient, models
 
 
 def test_what_a_pass_of_pn_shows_is_what_the_formulas_give():

@@ -7,13 +7,9 @@ import math
 import pandas as pd
 import pytest
 
-from known_cases import (
-    BATCHES,
-)
+from known_cases import BATCHES
 from norm_lab.theory.claim import Options, contains, exponent, factor_below, rate, with_interval
-from norm_lab.theory.models import (
-    random_batches,
-)
+from norm_lab.theory.models import random_batches
 
 
 def points(by_seed):

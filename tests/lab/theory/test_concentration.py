@@ -7,12 +7,8 @@ import math
 import pytest
 import torch
 
-from known_cases import (
-    verdicts,
-)
-from norm_lab.theory import (
-    concentration,
-)
+from known_cases import verdicts
+from norm_lab.theory import concentration
 
 
 def test_the_share_outside_is_counted():

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from known_cases import (
-    DIM,
-    ROUNDING,
-    holds,
-    normal,
-)
-from norm_lab.theory import (
-    detached,
-)
+from known_cases import DIM, ROUNDING, holds, normal
+from norm_lab.theory import detached
 
 
 @pytest.mark.parametrize("name", detached.FORMS)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 
-from known_cases import (
-    verdicts,
-)
-from norm_lab.theory import (
-    every_layer,
-)
+from known_cases import verdicts
+from norm_lab.theory import every_layer
 
 
 def over_layers(values_of_seeds, **columns):

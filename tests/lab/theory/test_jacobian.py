@@ -7,16 +7,8 @@ import math
 import pytest
 import torch
 
-from known_cases import (
-    BATCHES,
-    DIM,
-    ROUNDING,
-    normal,
-    verdicts,
-)
-from norm_lab.theory import (
-    jacobian,
-)
+from known_cases import BATCHES, DIM, ROUNDING, normal, verdicts
+from norm_lab.theory import jacobian
 from norm_lab.theory.claim import Options
 from norm_plugin.norms import build_norm
 

@@ -7,11 +7,7 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import (
-    assumption_two,
-    gain_over_psi,
-    trained,
-)
+from norm_lab.theory import assumption_two, gain_over_psi, trained
 from norm_lab.theory.claim import Options
 
 

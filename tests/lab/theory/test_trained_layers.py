@@ -7,9 +7,7 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import (
-    trained_layers,
-)
+from norm_lab.theory import trained_layers
 from norm_lab.theory.claim import Options
 from norm_plugin.io.command_line import CommandError
 
@@ -60,35 +58,19 @@ def frame_of(*runs):
     )
 
 
-def lines_of(frame, monkeypatch):
-    """The values of each line of the figure, by its label."""
-    lines = {}
-    monkeypatch.setattr(
-        trained_layers, "draw_lines", lambda axes, given, **settings: lines.update(given)
-    )
-    trained_layers.plot(frame, type("Axes", (), {"legend": lambda self, **look: None})())
-    return {label: list(values) for label, values in lines.items()}
-
-
-def test_two_checkpoints_that_are_otherwise_alike_are_two_models(monkeypatch):
+def test_two_checkpoints_that_are_otherwise_alike_are_two_models():
     frame = frame_of(((1, 2), {"checkpoint": "a/best.pt"}), ((4, 1), {"checkpoint": "b/best.pt"}))
     rows = list(trained_layers.verdicts(frame))
     assert [(row["checkpoint"], row["measured"]) for row in rows] == [
         *[("a/best.pt", "0.500")] * 2,
         *[("b/best.pt", "4.000")] * 2,
     ]
-    lines = lines_of(frame, monkeypatch)
-    assert lines["post, 90 updates, encoder, a/best.pt"] == [1, 2]
-    assert lines["post, 90 updates, encoder, b/best.pt"] == [4, 1]
 
 
 @pytest.mark.parametrize("columns", [{"placement": "pre"}, {"updates": 91}, {"norm": "rmsnorm"}])
-def test_a_checkpoint_is_named_only_where_two_read_the_same(columns, monkeypatch):
+def test_a_checkpoint_is_named_only_where_two_read_the_same(columns):
     named = frame_of(((1, 2), {"checkpoint": "a"}), ((4, 1), {"checkpoint": "b", **columns}))
     unnamed = named.drop(columns="checkpoint")  # a file of before the column
     rows = list(trained_layers.verdicts(named))
     assert not any("checkpoint" in row for row in rows)
     assert list(trained_layers.verdicts(unnamed)) == rows
-    lines = lines_of(unnamed, monkeypatch)
-    assert len(lines) == 4
-    assert "norm" not in columns or "post, 90 updates, encoder, rmsnorm" in lines

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Show one of the findings of docs/audit.md in numbers.
 
-    python tools/audit.py equations
+    python tools/audit.py gradient
     python tools/audit.py             all of them
 
 Everything is computed in float64 from fixed seeds; `python tools/docs.py` writes the same lines
@@ -23,8 +23,6 @@ from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER
 from papers import ADANORM, POWERNORM, PUBLISHED, published_scores
 
-ALPHAS = (0.9, 0.95, 0.99)
-"""The shares that the PowerNorm paper tries."""
 Lines = Iterator[str]
 
 
@@ -39,73 +37,10 @@ def off(ours: Tensor, theirs: Tensor) -> str:
     return f"{float((ours - theirs).abs().max() / theirs.abs().max()):.1e}"
 
 
-def equations() -> Lines:
-    """Equations 3 and 6: the gain is in the denominator, the chain rule has it in the numerator."""
-    x, upstream = draw(256, 16), draw(256, 16, seed=1)
-    gain = torch.linspace(0.5, 1.5, 16, dtype=torch.float64)
-    for name, mean in (("Eq. 3, BN", torch.mean), ("Eq. 6, PN-V", no_mean)):
-        leaf = x.clone().requires_grad_()
-        shifted = leaf - mean(leaf, 0)
-        root = shifted.square().mean(0).sqrt()
-        (gain * shifted / root * upstream).sum().backward()
-        x_hat = (shifted / root).detach()
-        for place, g in (("numerator", gain * upstream), ("denominator", upstream / gain)):
-            stated = (g - mean(g, 0) - (g * x_hat).mean(0) * x_hat) / root.detach()
-            yield f"{name}: with the gain in the {place} off by {off(stated, gradient_of(leaf))}"
-
-
-def no_mean(x: Tensor, _: int) -> Tensor:
-    """Return 0, in place of the mean of a channel."""
-    return torch.zeros_like(x[0])
-
-
 def gradient_of(x: Tensor) -> Tensor:
     """Return the gradient of a leaf after a backward pass."""
     assert x.grad is not None
     return x.grad
-
-
-def assumption() -> Lines:
-    """Assumption 2: |x_hat|^2 < 1 / (1 - alpha) at every position."""
-    for dim in (128, 512, 1024):
-        x = draw(4096, dim)
-        x_hat = x / x.square().mean(0).sqrt()
-        length = x_hat.square().sum(-1)
-        yield (
-            f"d = {dim}: |x_hat|^2 is {length.mean():.1f} on average and {length.min():.1f} at "
-            f"least, x_hat^2 at most {x_hat.square().max():.1f}"
-        )
-    limits = ", ".join(f"{1 / (1 - alpha):.0f}" for alpha in ALPHAS)
-    yield f"1 / (1 - alpha) is {limits} for alpha = {', '.join(map(str, ALPHAS))}"
-
-
-def bound() -> Lines:
-    """The last line of the proof of Theorem 1, at one position with one channel."""
-    g, nu, x_hat = 1.0, 0.5, -1.0
-    c1, c2, c4 = abs(x_hat), abs(g), abs(nu)
-    yield f"g = {g}, nu = {nu}, x_hat = {x_hat}: |g - nu x_hat|^2 = {(g - nu * x_hat) ** 2}"
-    yield f"C2^2 + C1^2 C4^3 + C1 C2 C4 = {c2**2 + c1**2 * c4**3 + c1 * c2 * c4}"
-    yield f"C2^2 + C1^2 C4^2 + 2 C1 C2 C4 = {c2**2 + c1**2 * c4**2 + 2 * c1 * c2 * c4}"
-
-
-def uniqueness() -> Lines:
-    """Theorem 2 of AdaNorm: another function with the three properties, for a fixed H."""
-    scale, k, channels = 1.0, 0.1, 512
-    x = draw(4096, channels)
-    spike = torch.zeros(1, channels, dtype=torch.float64)
-    spike[0, 0] = 1.0
-    for name, rows in (("4,096 normal vectors", x), ("one channel alone", spike)):
-        y = (rows - rows.mean(-1, keepdim=True)) / rows.std(-1, correction=0, keepdim=True)
-        for formula, phi in (
-            ("C (1 - k y)", scale * (1 - k * y)),
-            ("C (1 + k (y^2 - 1))", scale * (1 + k * (y.square() - 1))),
-        ):
-            mean, z = phi.mean(-1), (phi * y).mean(-1)
-            yield (
-                f"{formula}, {name}: mean of phi off C by {(mean - scale).abs().max():.0e}, "
-                f"|mean of z| at most {z.abs().max():.3f}"
-            )
-    yield f"bound for H = {channels} channels: C k sqrt(H) = {scale * k * math.sqrt(channels):.3f}"
 
 
 def power_norm(variant: str, x: Tensor, upstream: Tensor, mask: Tensor | None = None) -> PowerNorm:
@@ -268,7 +203,7 @@ def numbers() -> Lines:
 FINDINGS: dict[str, Callable[[], Lines]] = {
     finding.__name__: finding
     for finding in (
-        *(equations, assumption, bound, uniqueness, gradient, padding, warmup, deviation),
+        *(gradient, padding, warmup, deviation),
         *(mask, numbers, counts, perplexities),
     )
 }

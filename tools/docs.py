@@ -42,8 +42,6 @@ from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_text, write_text
 from paper_claims import paper_table, verdict_counts
 from papers import (
-    claims_table,
-    published_table,
     recorded_figures_table,
     reproduction_table,
     scores_table,
@@ -105,8 +103,6 @@ def generators(root: Path) -> Generators:
     return {
         "results/": lambda name: score_table(read_results(results / name)),
         "reproduction/": lambda name: reproduction_table(name, results),
-        "claims/": lambda name: claims_table(name, results),
-        "losses/": lambda name: claims_table(name, results, "valid_loss"),
         "primary/": lambda name: declared_table(name, results),
         "finding/": lambda name: finding_block(name, results),
         "norm-table/": lambda count: norm_table(results, int(count)),
@@ -115,7 +111,6 @@ def generators(root: Path) -> Generators:
         "main-claims": lambda _: main_claims(results),
         "inference": lambda _: inference_table(root),
         "recorded/": lambda name: recorded_figures_table(results / name),
-        "published/": lambda name: published_table(name, results),
         "speed/": lambda name: speed_table(name, root),
         "examples/": lambda name: example_table(name, root),
         "replaced-models": lambda _: models_table(root),

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from findings import declared_tests, read_named
-from norm_lab.config.studies import SCORE
+from findings import read_named
 from norm_lab.report.records import RECORDED, drawn_places, recorded
-from norm_lab.report.text import formatted, markdown
-from norm_lab.results.table import read_results
+from norm_lab.report.text import markdown
 from norm_lab.study.comparisons import outcome_values, split_ratio
-from norm_lab.study.significance import Verdict, describe, half_interval
+from norm_lab.study.significance import describe, half_interval
 from norm_lab.study.study import read_study
-from verdicts import Outcome, on_experiment
 
-# ---- scores of translation ------------------------------------------------------------------
+# ---- scores ---------------------------------------------------------------------------------
 
-NOT_RUN = "not run: needs the full corpus and a GPU"
-POWERNORM = "PowerNorm (Shen et al. 2020)"
-ADANORM = "AdaNorm (Xu et al. 2019)"
-ADMIN = "Admin (Liu et al. 2020), 5 seeds"
-RECIPES = {POWERNORM: "powernorm", ADANORM: "adanorm"}
-"""Ours to compare with, ``results/<experiment>_<recipe>``; Admin's is not here."""
+POWERNORM, ADANORM = "powernorm", "adanorm"
 NORMS: dict[str, tuple[str, ...]] = {
     POWERNORM: ("layernorm", "batchnorm", "powernorm-v", "powernorm"),
     ADANORM: (
         *("none", "layernorm", "layernorm-simple", "adanorm"),
         *("detachnorm", "detachnorm-mean", "detachnorm-std"),
     ),
-    ADMIN: ("layernorm (post-norm)", "layernorm (pre-norm)"),
 }
 PUBLISHED: dict[str, dict[str, tuple[str, ...]]] = {
     "iwslt14_de_en": {
         POWERNORM: ("35.5", "34.4", "35.5", "35.9"),
         ADANORM: ("34.0", "35.5", "35.5", "35.6", "33.9", "35.6", "34.2"),
-        ADMIN: ("35.64 ± 0.23", "35.50 ± 0.04"),
     },
     "iwslt15_en_vi": {ADANORM: ("28.4", "31.2", "31.6", "31.4", "27.7", "31.3", "29.8")},
     "wmt14_en_de": {
@@ -65,11 +54,6 @@ enwik8. Perplexity a word: ptb, wikitext103.
 """
 STUDIED = {"rt": "adanorm_rt", "sst5": "adanorm_sst5"}
 """The study with runs of a paper's norms on a corpus."""
-# Training pairs without which a corpus is but a part of the published one: of about 160,000,
-# 133,317 and 4.5 million before cleaning.
-FULL = {"iwslt14_de_en": 140_000, "iwslt15_en_vi": 130_000, "wmt14_en_de": 3_500_000}
-PAIRS = "data.training_pairs"
-SPLIT, TOKENIZED = "scores.compound_split.score", "scores.tokenized.score"
 
 
 def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
@@ -77,28 +61,11 @@ def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
     return dict(zip(NORMS[paper], PUBLISHED[experiment][paper]))
 
 
-def published_table(experiment: str, results: Path) -> str:
-    """Return Markdown: one row per number that a paper reports for an experiment.
-
-    Args:
-        results: the folder with ``<experiment>_<recipe>/``.
-    """
-    rows = []
-    for paper in PUBLISHED[experiment]:
-        for name, score in published_scores(experiment, paper).items():
-            norm, _, note = name.partition(" ")
-            measured = _measured(experiment, RECIPES.get(paper, ""), norm, results)
-            rows.append((paper, f"`{norm}` {note}".rstrip(), score, measured))
-    columns = ["paper", "norm", "published BLEU", "measured here"]
-    return markdown(pd.DataFrame(rows, columns=columns))
-
-
-def scores_table(name: str, results: Path) -> str:
+def scores_table(paper: str, results: Path) -> str:
     """Return Markdown: the norms of POWERNORM or ADANORM, by corpus: published, and here.
 
     Means over seeds are given for RT and SST5 only, whose runs have the paper's corpus.
     """
-    (paper,) = [each for each, recipe in RECIPES.items() if recipe == name]
     corpora = [experiment for experiment, papers in PUBLISHED.items() if paper in papers]
     studies = {
         corpus: read_named(STUDIED[corpus], results) for corpus in corpora if corpus in STUDIED
@@ -111,39 +78,6 @@ def scores_table(name: str, results: Path) -> str:
             cells[corpus] += f" (here {scores.mean():.2f}, n = {len(scores)})"
         rows.append({"norm": f"`{norm}`", **cells})
     return markdown(pd.DataFrame(rows))
-
-
-def _measured(experiment: str, recipe: str, norm: str, results: Path) -> str:
-    """Return the mean over seeds of the kind of BLEU that the papers report on the corpus."""
-    folder = results / f"{experiment}_{recipe}"
-    if not recipe or not folder.is_dir():
-        return NOT_RUN
-    runs = read_results(folder)
-    runs = runs[runs["norm"] == norm].reindex(columns=[PAIRS, SPLIT, TOKENIZED])
-    scores = runs[SPLIT].fillna(runs[TOKENIZED])[runs[PAIRS] >= FULL[experiment]].tolist()
-    if not scores:
-        return NOT_RUN
-    seeds = "one seed" if len(scores) == 1 else f"{len(scores)} seeds"
-    return f"{statistics.mean(scores):.2f} ({seeds})"
-
-
-# ---- AdaNorm's scores and claims on classification ------------------------------------------
-
-DERIVATIVES = ("detachnorm-mean", "detachnorm-std")
-CLAIMS = {
-    ("adanorm", "layernorm"): "AdaNorm is better than LayerNorm",
-    ("layernorm", "none"): "LayerNorm is better than no norm",
-    ("layernorm-simple", "layernorm"): "Gain and bias do not matter",
-    ("none", "detachnorm"): "Without its derivatives, LayerNorm is worse than no norm",
-    ("layernorm-simple", "detachnorm"): "Without its derivatives, LayerNorm-simple is worse",
-    DERIVATIVES: "In these 4 layers, the derivative of the mean matters more than the variance's",
-}
-"""Sections 2 to 4 of Xu et al. 2019, by the comparison: the first arm is the better one.
-
-The studies adanorm_rt and adanorm_sst5 declare them. In DERIVATIVES, what is detached is missed:
-the first arm is the worse one on these corpora by the paper's Table 3, which states the opposite of
-deeper networks.
-"""
 
 
 def reproduction_table(experiment: str, results: Path) -> str:
@@ -168,41 +102,6 @@ def reproduction_table(experiment: str, results: Path) -> str:
     for interval in ("95 % interval of the mean", "95 % interval of one more seed"):
         columns += [interval, "published inside"]
     return markdown(pd.DataFrame(rows, columns=columns))
-
-
-def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
-    """Return Markdown: each claim of the paper with the measured difference and the verdict.
-
-    The score is the outcome that the study declares, shown with the published difference. Another
-    outcome is exploratory: each claim is then one of superiority; that of equivalence, for which no
-    margin is declared, is omitted.
-    """
-    study = read_named(f"adanorm_{experiment}", results)
-    tests = declared_tests(study, outcome)
-    names = ["difference", "difference_low", "difference_high", "p", "p_holm", "p_permutation"]
-    table = formatted(tests[names], study.metric, outcome)
-    table.columns = ["here", "95 % interval", "p", "p (Holm)", "p (permutation)"]
-    pairs = [
-        tuple(arm.removesuffix(", pre") for arm in pair)
-        for pair in zip(tests["arm"], tests["baseline"])
-    ]
-    table.insert(0, "claim", [CLAIMS[pair] for pair in pairs])
-    table.insert(1, "difference", [f"`{arm}` minus `{baseline}`" for arm, baseline in pairs])
-    if outcome == SCORE:
-        scores = {norm: float(score) for norm, score in published_scores(experiment).items()}
-        table.insert(2, "published", [f"{scores[arm] - scores[less]:+.2f}" for arm, less in pairs])
-    wanted = [Verdict.EQUIVALENT if margin > 0 else Verdict.BETTER for margin in tests["margin"]]
-    wanted = [Verdict.WORSE if pair == DERIVATIVES else each for pair, each in zip(pairs, wanted)]
-    outcomes = map(outcome_of, tests["verdict"], wanted)
-    table["verdict"] = [on_experiment(each, outcome == SCORE) for each in outcomes]
-    return markdown(table)
-
-
-def outcome_of(verdict: Verdict, wanted: Verdict) -> Outcome:
-    """Return what a verdict says about a claim that needs the ``wanted`` one."""
-    if verdict in (Verdict.UNDECIDED, Verdict.NOT_TESTED):
-        return Outcome.OPEN
-    return Outcome.AGREES if verdict == wanted else Outcome.OPPOSITE
 
 
 # ---- PowerNorm's figures of statistics over training ----------------------------------------

@@ -358,120 +358,26 @@ RATES = {"characters": "characters_fair", "Transformer-XL": "transformer_xl_char
 """The studies whose trials show the highest rate at which a norm trains."""
 
 
-class Claim(NamedTuple):
-    """A main claim of a paper.
-
-    Attributes:
-        says: the claim, with the number of the paper.
-        seen: what the runs show; each ``{}`` is an effect with its interval, n and verdict.
-        page: the name of the page in docs/findings/, or the path of another page.
-    """
-
-    says: str
-    seen: str
-    effects: tuple[Effect, ...]
-    page: str
-
-
-CLAIMS = (
-    Claim(
-        "PowerNorm, Table I: batch normalization is 1.1 BLEU below LayerNorm on IWSLT14",
-        "Multi30k, both at own rates: {}; at one rate: {}",
-        (Effect("multi30k_batchnorm", "batchnorm"), Effect("table1_small", "batchnorm")),
-        "translation",
-    ),
-    Claim(
-        "PowerNorm, Table I: PowerNorm is 0.4 BLEU above LayerNorm on IWSLT14",
-        "Multi30k, one rate, warm-up of the norm over 200 updates: {}; over 1,000: {}",
-        (Effect("table1_small", POWERNORM_200), Effect("multi30k_powernorm", "powernorm")),
-        "translation",
-    ),
-    Claim(
-        "PowerNorm, Table II: PowerNorm has a lower perplexity than LayerNorm, 47.6 against 53.2 "
-        "on PTB",
-        "characters, nats, own rates. nanoGPT's start: {}; embeddings of deviation 1: {}; "
-        "tensorized Transformer: {}",
-        tuple(
-            Effect(study, "powernorm")
-            for study in ("characters_fair", "characters_tuned_short", "tensorized_small")
-        ),
-        "norms",
-    ),
-    Claim(
-        "PowerNorm, Figure 5: with statistics over 512 tokens, PowerNorm is above LayerNorm and "
-        "batch normalization below it in BLEU",
-        "characters, nats, one rate. PowerNorm: {}; batch normalization: {}",
-        tuple(
-            Effect("stat_tokens_wide", f"{norm}-stat-tokens-512")
-            for norm in ("powernorm", "batchnorm")
-        ),
-        "small-batches",
-    ),
-    Claim(
-        "AdaNorm, Table 4: AdaNorm is better than LayerNorm, by 1.31 points on SST5 and by 0.29 "
-        "on RT",
-        "% correct at one rate. SST5, new seeds: {}; RT: {}",
-        (Effect("sst5_confirmed", "adanorm"), Effect("adanorm_rt", "adanorm")),
-        "adanorm",
-    ),
-    Claim(
-        "AdaNorm, Figure 1: gain and bias over-fit, with a lower training loss and a higher "
-        "validation loss",
-        "characters, one rate, LayerNorm minus LayerNorm-simple. Training loss, bits: {}; "
-        "score, nats: {}",
-        tuple(
-            Effect("gain_and_bias", "layernorm", "layernorm-simple", outcome)
-            for outcome in ("train_loss", SCORE)
-        ),
-        "gain-and-bias",
-    ),
-    Claim(
-        "AdaNorm, Table 2: without the derivatives of mean and variance LayerNorm is worse, by "
-        "0.05 bits on Enwik8 and by 0.26 points on RT",
-        "without both. Transformer-XL, nats, own rates: {}; RT, % correct, one rate: {}",
-        (
-            Effect("transformer_xl_characters", "detachnorm, post", "layernorm-simple, post"),
-            Effect("adanorm_rt", "detachnorm", "layernorm-simple"),
-        ),
-        "derivatives",
-    ),
-    Claim(
-        "AdaNorm, Table 3: the derivative of the variance matters more than that of the mean, by "
-        "0.03 bits on Enwik8",
-        "characters, nats, own rates, without the one minus without the other. Transformer-XL: {}; "
-        "24 layers, pre-norm: {}",
-        (
-            Effect("transformer_xl_characters", "detachnorm-std, post", "detachnorm-mean, post"),
-            Effect(
-                "derivatives_depth",
-                "detachnorm-std-decoder-layers-24",
-                "detachnorm-mean-decoder-layers-24",
-            ),
-        ),
-        "derivatives",
-    ),
-    Claim(
-        "Xiong et al., Figure 4: pre-norm trains without warm-up as well as post-norm with it",
-        "not answered: no run has a rate of its own without warm-up",
-        (),
-        "warmup",
-    ),
-    Claim(
-        "Xiong et al., Theorem 1: at initialization, the gradient of the last layer does not "
-        "depend on the depth under post-norm, and falls with it under pre-norm",
-        "measured in random models of 2 to 24 layers: it holds",
-        (),
-        "../theory",
-    ),
+MAIN_CLAIMS = (
+    ("powernorm", "Section III, Table I, BN and LN", "findings/translation"),
+    ("powernorm", "Table I, PN and LN", "findings/translation"),
+    ("powernorm", "Table II, PN and LN", "findings/norms"),
+    ("powernorm", "Figure 5, PN and LN", "findings/small-batches"),
+    ("powernorm", "Figure 5, BN and LN", "findings/small-batches"),
+    ("adanorm", "Table 4, SST5", "findings/adanorm"),
+    ("adanorm", "Figure 1, validation loss", "findings/gain-and-bias"),
+    ("adanorm", "Table 2, bottom, Enwik8", "findings/derivatives"),
+    ("adanorm", "Table 3, Enwik8", "findings/derivatives"),
+    ("xiong", "Figure 4, pre-LN", "findings/warmup"),
+    ("xiong", "Theorem 1, pre-LN", "theory"),
 )
-"""The main claims of the papers, for the table of docs/findings.md."""
+"""The rows of docs/papers.md that docs/findings.md repeats, and the page with more."""
 COMPARISONS = tuple(
     dict.fromkeys(
         each.key
         for each in (
             *(each for group in FINDINGS.values() for each in group),
             *(each for task in TASKS for each in task.cells.values()),
-            *(each for claim in CLAIMS for each in claim.effects),
         )
     )
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,7 +12,8 @@ from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
-from questions import CLAIMS, NORMS, RATES, TASKS, Task, with_placement
+from paper_claims import TITLES, judged
+from questions import MAIN_CLAIMS, NORMS, RATES, TASKS, Task, with_placement
 from speed_tables import training_costs
 
 BASELINE = NORMS[0]
@@ -96,17 +95,11 @@ def highest_rates(name: str, results: Path) -> dict[str, str]:
 
 
 def main_claims(results: Path) -> str:
-    """Return Markdown: the main claims of the papers, and what the runs show."""
+    """Return Markdown: the main claims of the papers as docs/papers.md has them."""
     rows = []
-    for claim in CLAIMS:
-        seen = claim.seen.format(
-            *(_in_words(measured(results)[each.key]) for each in claim.effects)
-        )
-        page = f"{claim.page}.md" if claim.page.startswith("..") else f"findings/{claim.page}.md"
-        rows.append((claim.says, seen, f"[page]({page.removeprefix('../')})"))
-    return markdown(pd.DataFrame(rows, columns=["what the paper says", "what we see", ""]))
-
-
-def _in_words(row: Mapping[str, Any]) -> str:
-    """Return an effect as in a sentence: ``+0.67 (+0.42 to +0.91, n = 10), better``."""
-    return f"{row['mean']} ({row['95 % interval']}, n = {row['n']}), {row['verdict']}"
+    for paper, what, page in MAIN_CLAIMS:
+        (row,) = [each for each in judged(paper, results) if each["what"] == what]
+        says = f"{TITLES[paper]}, {what}: {row['what it says']}"
+        rows.append((says, row["measured here"], row["verdict"], f"[page]({page}.md)"))
+    columns = ["what the paper says", "what we see", "verdict", ""]
+    return markdown(pd.DataFrame(rows, columns=columns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from questions import CLAIMS, NORMS, RATES, TASKS
+from questions import MAIN_CLAIMS, NORMS, RATES, TASKS
 from summary import costs_table, highest_rates, main_claims, norm_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,10 +53,9 @@ def test_what_was_not_measured_is_an_empty_cell():
     assert costs["norm"][3] == "updates/s, GPU" and costs["powernorm"][3] and not costs["dyt"][3]
 
 
-def test_there_are_ten_claims_each_with_a_page():
-    rows = cells_of(main_claims(RESULTS))
-    assert len(CLAIMS) == 10 and len(rows) == 12
-    first = rows[CLAIMS[0].says]
-    assert "+0.84 (-0.03 to +1.71, n = 5), undecided; at one rate: +0.67" in first[0]
-    for claim in CLAIMS:
-        assert (ROOT / "docs" / "findings" / f"{claim.page}.md").is_file()
+def test_a_main_claim_is_a_row_of_the_papers_with_a_page():
+    _, _, first, *rest = main_claims(RESULTS).splitlines()
+    assert "each at its own rate: +0.84 (-0.03 to +1.71), n = 5" in first
+    assert len(rest) == len(MAIN_CLAIMS) - 1
+    for _, _, page in MAIN_CLAIMS:
+        assert (ROOT / "docs" / f"{page}.md").is_file()

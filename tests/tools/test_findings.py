@@ -19,7 +19,7 @@ from questions import COMPARISONS, CORPORA, FINDINGS, Effect
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-FIRST = ROOT / "docs" / "findings.md"
+README, FIRST = ROOT / "README.md", ROOT / "docs" / "findings.md"
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 ANSWER = re.compile(r"\*\*(?P<answer>[^*]+)\*\*$", re.MULTILINE)
 SHOWN = {effect.key for group in FINDINGS.values() for effect in group}
@@ -33,6 +33,27 @@ ELSEWHERE = {
     ("0.08", "-0.03", "0.20"),  # the sensitivity to the rate: docs/characters_powernorm/report.md
     ("0.24", "-0.06", "0.53"),  # the interim look of multi30k_powernorm, at ten of its seeds
 }
+DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)")
+LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
+NOT_WORDS = re.compile(r"```.*?```|`[^`]*`|(?<=\])\([^)]*\)", re.DOTALL)
+NOT_PRINTED = {
+    "README": "3.13 41.02",  # Python, and a published score
+    "adanorm": "0.086 1.31",  # a training loss after five epochs; published
+    "depth": "4.81 0.02",  # the entropy of single characters; a deviation of two trials
+    "derivatives": "4.586",  # the worst of five runs
+    "gain-and-bias": "1.31",  # published
+    # over the rates of *.tuned.json
+    "learning-rate": "0.07 0.08 0.10 0.0005 0.24 0.72",
+    "norms": "2.35 0.271 1.88",  # curves; nanoGPT's own loss
+    "powernorm": "0.77 2.86",  # epochs; a training loss
+    "pre-scaling": "4.79 4.81 2.8",  # curves
+    "small-batches": "2.58",  # a training loss
+    "tensorized": "1.5 3.38",  # epochs; docs/models.md
+    "transformer-xl": "1.5 0.00",  # epochs; published
+    "translation": "1.5 0.95 2.5 3.799",  # published; a level; the worst of nine pairs
+    "warmup": "3.2 8.45 4.1",  # sections, and a published score
+}
+"""Decimals of a page that neither its tables nor the reports that it links print."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -56,11 +77,25 @@ def test_intervals_in_prose_are_those_of_the_runs():
     """Each ``0.67 (0.42 to 0.91`` is the interval of a difference of two arms, or its negative."""
     known = ELSEWHERE | known_intervals()
     wrong = []
-    for page in (ROOT / "README.md", FIRST, *PAGES):
+    for page in (README, FIRST, *PAGES):
         prose = " ".join(GENERATED.sub("", page.read_text("utf-8")).split())
         found = INTERVAL.findall(prose.replace("+", ""))
         wrong += [(page.name, *each) for each in found if each not in known]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", [README, FIRST, *PAGES], ids=lambda page: page.stem)
+def test_decimals_in_prose_are_printed_by_a_report(page):
+    """By a report that the page links, or in a generated table of the page or of a linked one."""
+    text = page.read_text("utf-8")
+    prose = GENERATED.sub("", text)
+    printed = "".join(GENERATED.findall(text))
+    for link in LINK.findall(prose):
+        linked = (page.parent / link).read_text("utf-8")
+        printed += linked if link.endswith("report.md") else "".join(GENERATED.findall(linked))
+    known = {*re.findall(r"\d+\.\d+", printed), *NOT_PRINTED.get(page.stem, "").split()}
+    words = INTERVAL.sub("", " ".join(NOT_WORDS.sub("", prose).split()).replace("+", ""))
+    assert [number for number in DECIMAL.findall(words) if number not in known] == []
 
 
 @pytest.mark.parametrize("name", FINDINGS)

@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
         print_commands(spec)
     else:
         write_run(spec)
-        execute(spec, os.environ, request.retry)
+        execute(spec, request.retry)
     return 0
 
 
@@ -54,7 +54,7 @@ def job(argv: Sequence[str]) -> int:
     from norm_lab.config.spec import RunSpec
     from norm_lab.engine.execution import execute
 
-    execute(RunSpec.read(args.folder), os.environ, args.retry)
+    execute(RunSpec.read(args.folder), args.retry)
     return 0
 
 

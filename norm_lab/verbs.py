@@ -42,16 +42,15 @@ VERBS = {
         "run fairseq-generate with a length penalty chosen on validation",
     ),
     "score": ("norm_lab.metrics.bleu", "compute BLEU of the output of fairseq-generate"),
-    "result": (
-        "norm_lab.results.result:result_command",
-        "write the result of the finished run in a folder",
+    "finish": (
+        "norm_lab.engine.finish",
+        "average, evaluate and score the finished training in a folder",
     ),
     "publish": (
         "norm_lab.results.publishing:publish_command",
         "store the results of an experiment as one table of runs",
     ),
     # called by programs only, and not listed in the help
-    "finish": ("norm_lab.engine.finish", ""),  # the stages after the training, in one process
     "job": ("norm_lab.commands:job", ""),  # the run in a folder
     "worker": ("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.run.flags import averaging_flags, generation_flags, training_flags
+from norm_lab.run.flags import averaging_flags, training_flags
 
 WIDTH = 96
 CONTINUED = " \\\n    "
@@ -24,7 +24,7 @@ def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
     commands = [
         ["fairseq-train", "DATA", *training_flags(config)],
         *([[*average, *averaging_flags(config), "--output", checkpoint]] if averaged else []),
-        [*evaluate, "--path", checkpoint, *metric.flags("", generation_flags(config))],
+        [*evaluate, "--path", checkpoint, *metric.flags("", config)],
     ]
     return "\n".join(["```bash", *(_wrapped(command) for command in commands), "```"])
 

@@ -24,8 +24,15 @@ from norm_lab.config.configuration import (
     read_configuration,
     without_defaults,
 )
-from norm_lab.config.corpus import digest, prepared_data, raw_folder
-from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
+from norm_lab.config.experiments import (
+    Experiment,
+    digest,
+    experiment_names,
+    find_experiment,
+    prepared_data,
+    raw_folder,
+    settings_in,
+)
 from norm_lab.config.extra_flags import (
     RUN_OPTIONS,
     check_extra_flags,
@@ -33,7 +40,6 @@ from norm_lab.config.extra_flags import (
     settings_of_flags,
 )
 from norm_lab.config.options import Request
-from norm_lab.config.renamed import stored_overrides
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
     STUDIES,
@@ -58,6 +64,7 @@ from norm_lab.run.flags import (
 from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
+from norm_plugin.models.flags import stored_key
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
@@ -127,7 +134,7 @@ def find_study(name: str) -> StudyFile:
     """Return the study with this name or path; an experiment is a study with one arm."""
     path = study_path(name)
     if name in experiment_names():
-        return StudyFile(path, name)
+        return StudyFile(name, path=path)
     if not path.is_file():
         names = [*experiment_names(), *sorted(file.stem for file in STUDIES.glob("*.yaml"))]
         raise CommandError(
@@ -135,7 +142,7 @@ def find_study(name: str) -> StudyFile:
             "the path of a file NAME.yaml"
         )
     if settings_in(read_yaml(path)) is not None:
-        return StudyFile(path, str(path))  # the YAML file of an experiment
+        return StudyFile(str(path), path=path)  # the YAML file of an experiment
     return read_study_file(path)
 
 
@@ -198,7 +205,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     logging = {key: trained["common"].get(key) for key in LOGGING}
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     training = training_flags(trained)
-    evaluation = metric.flags(subword, metric.configured_flags(config))
+    evaluation = metric.flags(subword, config)
     check_no_code([*training, *evaluation], code_dir)
     if metric.checkpoint == AVERAGE:
         check_number_averaged(config)
@@ -241,8 +248,8 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if key in CHOICES and not override.is_delete() and not override.is_add():
             choices[key] = str(override.get_value_element_as_str()).strip("'\"")
             continue
-        full = "model.norm_placement" if key == "placement" else key
-        full = f"model.{key}" if key.startswith("norm_") else full
+        name = "norm_placement" if key == "placement" else key.removeprefix("model.")
+        full = f"model.{stored_key(name)}" if name.startswith("norm_") else key
         if full in RUN_OPTIONS:
             raise CommandError(f"{line}: give {RUN_OPTIONS[full]} instead")
         others.append(line.replace(key, full, 1))
@@ -302,7 +309,7 @@ def _hyperparameters(
     config = read_configuration(str(experiment.config), [*groups, *added])
     check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
     from_flags = settings_of_flags(request.extra_flags, config)
-    check_given_once(from_flags, stored_overrides(overrides))
+    check_given_once(from_flags, overrides)
     for group, settings in from_flags.items():
         config[group] = {**config.get(group, {}), **settings}
     config = in_one_form(config, base)

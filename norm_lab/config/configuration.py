@@ -28,7 +28,6 @@ from omegaconf.errors import OmegaConfBaseException
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.options import AUTO
-from norm_lab.config.renamed import shown_flags, stored_overrides, use_stored_keys
 from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import (
     LOGGING,
@@ -42,6 +41,7 @@ from norm_lab.run.flags import (
 from norm_lab.run.record import Value
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
+from norm_plugin.models.flags import CHOICES, use_stored_keys
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
@@ -81,8 +81,11 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
             for_hydra.append(override)
         else:
             own_norm = choice
-    config = copy.deepcopy(_compose(path, tuple(stored_overrides(for_hydra))))
-    use_stored_keys(config)
+    config = copy.deepcopy(_compose(path, tuple(for_hydra)))
+    try:
+        use_stored_keys(config["model"])
+    except ValueError as error:
+        raise CommandError(f"{path.name}: {error}") from error
     if own_norm is not None:
         config["model"]["norm_type"] = own_norm
     return config
@@ -183,8 +186,6 @@ def without_defaults(config: Configuration, norm: str) -> Configuration:
 
     So a run with ``norm_variant=paper`` equals one without ``norm_variant``.
     """
-    from norm_plugin.models.flags import CHOICES  # imports fairseq
-
     model = dict(config["model"])
     for option in norm_spec(norm).options:
         value = model.get(f"norm_{option.name}")
@@ -300,6 +301,5 @@ def main(argv: Sequence[str]) -> int:
         config["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(config)
     check_no_code(flags, config["common"].get("user_dir") if args.user_dir else None)
-    flags = shown_flags(flags)
     print(shlex.join(flags) if args.shell else "\n".join(flags))
     return 0

@@ -22,14 +22,17 @@ which hydra does not read. corpus and metric are required:
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.studies import read_yaml
+from norm_lab.config.options import absolute_path
+from norm_lab.config.studies import checked, read_yaml
 from norm_lab.paths import CONFIGS
+from norm_lab.run.record import Preparation, Value
 from norm_plugin.io.command_line import CommandError
 
 KEY = "experiment"
@@ -37,21 +40,21 @@ Settings = dict[str, Any]
 """The content of the section KEY."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Experiment:
     """The keys of an experiment's YAML file, see above, and ``config``, the path of the file."""
 
     name: str
-    config: Path
     corpus: str
     metric: str
+    config: Path = Path()
     raw: str | None = None
     smoke: str = "smoke"
     words: bool = False
     split_by_seed: bool = False
     merges: int | None = None
     recipe: str | None = None
-    recipes: Settings = field(default_factory=dict)
+    recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
     log_interval: int | None = None
 
     @property
@@ -117,19 +120,10 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
 
 def _experiment(path: Path, settings: Settings) -> Experiment:
     """Return an experiment from the settings of its file."""
-    settings = {
-        key: settings[key] for key in settings if key not in ("preset", "presets", "default")
-    }
-    known = {each.name for each in fields(Experiment)} - {"config"}
-    for changed in (settings, *settings.get("recipes", {}).values()):
-        if wrong := sorted(set(changed) - known):
-            raise CommandError(
-                f"{path}: {KEY} must not have the key {wrong[0]}; it may have "
-                f"{', '.join(sorted(known))}"
-            )
-    if lacks := sorted({"corpus", "metric"} - set(settings)):
-        raise CommandError(f"{path}: {KEY} lacks {' and '.join(lacks)}, see configs/toy.yaml")
-    return Experiment(config=path, **settings)
+    own = {key: settings[key] for key in settings if key not in ("preset", "presets", "default")}
+    for changed in own.get("recipes", {}).values():
+        checked(Experiment, {**own, **changed}, f"{path}: {KEY}")
+    return checked(Experiment, {**own, "config": path}, f"{path}: {KEY}")
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:
@@ -168,3 +162,49 @@ def settings_in(content: Any) -> Settings | None:
     for key in ("hydra", "runtime", "choices", KEY):
         content = content.get(key) if isinstance(content, dict) else None
     return content if isinstance(content, dict) else None
+
+
+@cache  # the runs of a sweep share the file, which may be large
+def digest(path: Path) -> str:
+    """Return the first digits of a file's SHA-256, which identify a pre-trained model."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
+
+
+def prepared_data(
+    work: Path,
+    experiment: Experiment,
+    subword: str,
+    seed: int,
+    raw: Path | None,
+    pretrained: Path | None,
+) -> tuple[Path, Preparation]:
+    """Return the folder of the prepared corpus, and how it is prepared."""
+    name = experiment.data_name
+    options: dict[str, Value] = {}
+    if raw is not None:
+        options["raw"] = str(raw)
+    if subword:
+        name += f"-{subword}"
+        options["subword"] = subword
+    if experiment.merges is not None:  # data_name contains them
+        options["merges"] = experiment.merges
+    if experiment.split_by_seed:
+        name += f"-split{seed}"
+        options["split_seed"] = seed
+    if pretrained is not None:
+        dictionary = pretrained.with_name("dict.txt")
+        name += f"-words-{digest(dictionary)}"
+        options["dictionary"] = str(dictionary)
+    return work / "data" / name, Preparation(experiment.preparation, options)
+
+
+def raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
+    """Return the folder of the raw corpus; None to download it."""
+    if given is not None:
+        return given
+    corpora = os.environ.get("NORM_DATA_DIR")
+    corpus = Path(experiment.corpus).stem.replace("_", "-")
+    name = experiment.raw or corpus
+    folder = absolute_path(corpora) / name if corpora else None
+    return folder if folder is not None and folder.is_dir() else None

@@ -323,9 +323,6 @@ def _add_one_run(parser: Parser) -> None:
         action="store_true",
         help="multiply the batch size by the number of GPUs, instead of dividing update_freq",
     )
-    group.add_argument(  # its old name
-        "--change-batch", dest="scale_batch_size", action="store_true", help=argparse.SUPPRESS
-    )
     group.add_argument(
         "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"
     )

@@ -23,14 +23,15 @@ runs imports this module, so it must not import torch.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 from omegaconf import OmegaConf
@@ -54,7 +55,7 @@ MINUS = " minus "
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class PrimaryComparison:
     """A comparison that a study declares.
 
@@ -64,7 +65,7 @@ class PrimaryComparison:
         test: superiority, or equivalence within the margin.
         margin: the margin of a test of equivalence, with its unit: ``0.5 BLEU``.
         paired: pair the arms by seed; they must share seeds.
-        declared: before or after the runs.
+        declared: before or after the runs, as the study.
     """
 
     arm: str
@@ -81,7 +82,7 @@ class PrimaryComparison:
         return float(self.margin.split(maxsplit=1)[0]) if self.margin else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tuning:
     """The section ``tune`` of a study.
 
@@ -92,12 +93,12 @@ class Tuning:
             extended; None: by a few values at each end.
     """
 
-    grid: Mapping[str, tuple[float, ...]]
-    seeds: tuple[int, ...]
-    bound: tuple[float, float] | None = None
+    grid: dict[str, list[Any]]
+    seeds: list[int]
+    bound: list[Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class StudyFile:
     """A study as its file declares it.
 
@@ -109,17 +110,18 @@ class StudyFile:
         declared: whether they were declared before or after the runs.
         vary: keys of the training in which the runs may differ, or sections, as ``lr_scheduler``.
         labels: how reports call arms, by the names that ``primary`` has for them.
+        path: the file.
     """
 
-    path: Path
     experiment: str
-    overrides: tuple[str, ...] = ()
-    arms: tuple[tuple[str, ...], ...] = ((),)
-    primary: tuple[PrimaryComparison, ...] = ()
+    overrides: list[str] = field(default_factory=list)
+    arms: list[list[str]] = field(default_factory=lambda: [[]])
+    primary: list[PrimaryComparison] = field(default_factory=list)
     declared: str = BEFORE
-    vary: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    vary: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
     tune: Tuning | None = None
+    path: Path = Path()
 
     @property
     def tuned(self) -> tuple[str, ...]:
@@ -196,6 +198,19 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         raise CommandError(str(error).splitlines()[0]) from error
 
 
+def checked(kind: type[T], content: Any, where: str) -> T:
+    """Return a dataclass from the content of a YAML file; CommandError if a value is wrong."""
+    escaped = json.dumps(content, default=str).replace("${", r"\\${")  # it is for hydra, later
+    try:
+        given = OmegaConf.create(json.loads(escaped))
+        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), given))
+        return cast(T, made)
+    except OmegaConfBaseException as error:
+        keys = ", ".join(each.name for each in fields(kind))  # type: ignore[arg-type]
+        reason = " ".join(str(error).split())
+        raise CommandError(f"{where}: {reason}; the keys are {keys}") from error
+
+
 def read_study_file(path: Path) -> StudyFile:
     """Read and check the file of a study.
 
@@ -204,56 +219,29 @@ def read_study_file(path: Path) -> StudyFile:
     Raises:
         CommandError: the file cannot be read, a key is missing or unknown, or a value is wrong.
     """
-    content = read_yaml(path)
-    study = _build(StudyFile, content, str(path), without=("path",), path=path)
-    if not all(map(_is_list_of_strings, (study.overrides, study.vary, *_list(study.arms)))):
-        raise CommandError(
-            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists, and vary "
-            "a list of keys"
-        )
-    labels = study.labels
-    if not isinstance(labels, dict) or not all(
-        isinstance(text, str) and text for text in labels.values()
-    ):
-        raise CommandError(f"{path}: labels must be a mapping of arms to texts")
-    for text, count in Counter(labels.values()).items():
+    study = checked(StudyFile, read_yaml(path), str(path))
+    study.path = path
+    if study.experiment.endswith(".yaml"):
+        study.experiment = str(path.parent / study.experiment)
+    for text, count in Counter(study.labels.values()).items():
         if count > 1:
             raise CommandError(f"{path}: {count} arms have the label {text!r}; give each its own")
     if study.declared not in (BEFORE, AFTER):
         raise CommandError(
             f"{path}: declared is {study.declared!r}; it must be {BEFORE!r} or {AFTER!r}"
         )
-    experiment = str(study.experiment)
-    return StudyFile(
-        path=path,
-        experiment=str(path.parent / experiment) if experiment.endswith(".yaml") else experiment,
-        overrides=tuple(study.overrides),
-        arms=tuple(map(tuple, study.arms)),
-        primary=_primary(study),
-        declared=study.declared,
-        vary=tuple(study.vary),
-        labels=dict(labels),
-        tune=None if study.tune is None else _tuning(study.tune, f"{path}: tune"),
-    )
+    _check_primary(study)
+    if study.tune is not None:
+        _check_tuning(study.tune, f"{path}: tune")
+    return study
 
 
-def _list(value: Any) -> list[Any]:
-    """Return a list unchanged; anything else as a list of one element."""
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _is_list_of_strings(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-
-
-def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
-    """Return the comparisons in ``primary``."""
-    comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
-    for number, content in enumerate(_list(study.primary), start=1):
+def _check_primary(study: StudyFile) -> None:
+    """Check each comparison by itself, and set ``declared`` to that of the study."""
+    seen = set()
+    for number, each in enumerate(study.primary, start=1):
         where = f"{study.path}: primary comparison {number}"
-        each = _build(
-            PrimaryComparison, content, where, without=("declared",), declared=study.declared
-        )
+        each.declared = study.declared
         if each.test not in (SUPERIORITY, EQUIVALENCE):
             raise CommandError(
                 f"{where}: test is {each.test!r}; it must be {SUPERIORITY} or {EQUIVALENCE}"
@@ -270,68 +258,29 @@ def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
                 f"{where}: it compares {each.arm} with {each.baseline}; each must be an arm or the "
                 f"difference of two, as A{MINUS}B, and none compared with itself"
             )
-        if comparisons.setdefault((*sides, each.outcome), each) is not each:
+        if (*sides, each.outcome) in seen:
             raise CommandError(
                 f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
             )
-    return tuple(comparisons.values())
+        seen.add((*sides, each.outcome))
 
 
-def _tuning(content: Any, where: str) -> Tuning:
-    tuning = _build(Tuning, content, where)
-    grid, bound = tuning.grid, tuning.bound
-    if not isinstance(grid, dict) or not 1 <= len(grid) <= 2:
+def _check_tuning(tuning: Tuning, where: str) -> None:
+    """Check the numbers of a tuning, and sort its values."""
+    if not 1 <= len(tuning.grid) <= 2:
         raise CommandError(f"{where}: grid must have one or two keys, each with its values")
-    if bound is not None and _check_numbers(bound, f"{where}: bound", 2) != 2:
-        raise CommandError(f"{where}: bound is {bound}; it must be [LEAST, GREATEST]")
-    for key, values in grid.items():
-        _check_numbers(values, f"{where}: the grid of {key}", 2)
-    _check_numbers(tuning.seeds, f"{where}: seeds", 1, (int,))
-    return Tuning(
-        grid={key: tuple(sorted(values)) for key, values in grid.items()},
-        seeds=tuple(tuning.seeds),
-        bound=None if bound is None else (min(bound), max(bound)),
-    )
-
-
-def _check_numbers(
-    values: Any, where: str, least: int, kinds: Sequence[type] = (int, float)
-) -> int:
-    """Return how many numbers a list has.
-
-    Raises:
-        CommandError: they are fewer than ``least``, not of ``kinds``, not finite, or not distinct.
-    """
-    if (
-        not isinstance(values, list)
-        or not all(type(each) in kinds and 0 <= each < math.inf for each in values)
-        or not least <= len(set(values)) == len(values)
-    ):
-        raise CommandError(
-            f"{where} is {values}; it must be a list of {least} or more different "
-            f"{'numbers' if float in kinds else 'integers'} of 0 or more"
-        )
-    return len(values)
-
-
-def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (), **given: Any) -> T:
-    """Return a dataclass from a mapping of its fields; CommandError if a key is wrong."""
-    names = {field.name: field for field in fields(kind) if field.name not in without}  # type: ignore[arg-type]
-    needed = {n for n, f in names.items() if f.default is MISSING and f.default_factory is MISSING}
-    if not isinstance(content, dict) or not needed <= set(content) <= set(names):
-        more = sorted(set(names) - needed)
-        raise CommandError(
-            f"{where} must have the keys {', '.join(sorted(needed))}, may have "
-            f"{', '.join(more)}, and no others"
-        )
-    for name, value in content.items():
-        wanted = names[name].type
-        if wanted == "bool" and not isinstance(value, bool):
-            raise CommandError(f"{where}: {name} is {value!r}; it must be true or false")
-        if wanted == "str" and not isinstance(value, str | int | float):
-            raise CommandError(f"{where}: {name} is {value!r}; it must be text")
-    texts = {name: str(content[name]) for name in content if names[name].type == "str"}
-    return kind(**content | texts, **given)
+    bound = {} if tuning.bound is None else {"bound": tuning.bound}
+    for key, values in {**tuning.grid, **bound, "seeds": tuning.seeds}.items():
+        numbers = all(type(each) in (int, float) and 0 <= each < math.inf for each in values)
+        least = 1 if key == "seeds" else 2
+        if not numbers or not least <= len(set(values)) == len(values):
+            raise CommandError(
+                f"{where}: {key} is {values}; it must be {least} or more different numbers of 0 or "
+                "more"
+            )
+        values.sort()
+    if tuning.bound is not None and len(tuning.bound) != 2:
+        raise CommandError(f"{where}: bound is {tuning.bound}; it must be [LEAST, GREATEST]")
 
 
 def terms(side: str) -> list[str]:

@@ -1,156 +1,104 @@
-"""Run the stages after the training in one process, which imports torch and fairseq once."""
+"""What follows the training of a run, in one process that imports torch and fairseq once."""
 
 from __future__ import annotations
 
+import io
 import logging
-import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.stages import Stage, run_stages
+from norm_lab.engine.stages import evaluation_command
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.run.flags import averaging_flags
-from norm_plugin.io.command_line import run_command
+from norm_plugin.io.files import atomic_write, read_lines
+
+INTERVAL = 1.0  # seconds between two lines of a step
 
 
-class ItemCountingStream:
-    """A stream that reports each line with the prefix ``beginning`` to ``progress``."""
+def main(argv: Sequence[str]) -> int:
+    """Run the command ``finish FOLDER``: average, evaluate and score the training in a folder.
 
-    def __init__(self, stream: TextIO, beginning: str, progress: TextIO) -> None:
-        self.stream, self.beginning, self.progress = stream, beginning, progress
+    The folder has ``run.json``, and the result is written where that says. Lines of the form of
+    :data:`~norm_lab.engine.progress.STEP_LINE` are printed among all others.
+    """
+    if len(argv) != 1 or argv[0].startswith("-"):
+        print(f"usage: norm-plugin finish FOLDER\n\n{main.__doc__}")
+        return int(list(argv) not in (["-h"], ["--help"]))
+    spec = RunSpec.read(Path(argv[0]))
+    metric = find_metric(spec.metric)
+    if metric.checkpoint == AVERAGE:
+        step("average")
+        average(spec)
+    step(metric.stage)
+    evaluate(spec)
+    step("score")
+    score(spec)
+    return 0
+
+
+def step(name: str, done: int = 0, total: int = 0, items: str = "") -> None:
+    """Print a line on the progress to the stdout of this process."""
+    print(f"progress: {name} {done} of {total} {items}", file=sys.__stdout__, flush=True)
+
+
+def average(spec: RunSpec) -> None:
+    """Average the last checkpoints of a run."""
+    from norm_plugin.checkpoints import average
+
+    files = ["--inputs", str(spec.checkpoints), "--output", str(spec.evaluated)]
+    user_dir = [] if spec.user_dir is None else ["--user-dir", str(spec.user_dir)]
+    average.main([*files, *user_dir, *averaging_flags(spec.settings)])
+
+
+def evaluate(spec: RunSpec) -> None:
+    """Evaluate the test set, and write what the command prints to the evaluation's log."""
+    import norm_plugin.models  # noqa: F401  fairseq does not import this package as --user-dir
+    from norm_plugin import cli
+
+    module, *flags = evaluation_command(spec)
+    where = ["--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test"]
+    argv = [str(spec.data / "bin"), *where, "--path", str(spec.evaluated)]
+    with atomic_write(spec.evaluation_log) as file:
+        stream = CountingStream(file, spec)
+        with redirect_stdout(stream):
+            if module == "norm_plugin":
+                cli.call(flags[0], [*argv, *flags[1:]])
+            else:
+                sys.argv = [module, *argv, *flags]
+                import_module(module).cli_main()
+        stream.flush()
+    logging.root.handlers.clear()  # they write to the log, which is complete
+
+
+class CountingStream(io.TextIOWrapper):
+    """The text of an evaluation, written to a file; counts the items of the metric."""
+
+    def __init__(self, file: Any, spec: RunSpec) -> None:
+        super().__init__(file, encoding="utf-8", write_through=True)
+        metric = find_metric(spec.metric)
+        self.beginning, self.items = metric.item or ("\0", "")
+        texts = [path for path in spec.data.glob("tok/test.*") if path.is_file()]
+        self.total = len(read_lines(texts[0])) if texts else 0
+        self.step, self.done, self.shown = metric.stage, 0, time.monotonic()
 
     def write(self, text: str) -> int:
         """Write text; print calls this with a whole line, then with the newline."""
         if text.startswith(self.beginning):
-            print("item", file=self.progress, flush=True)
-        return self.stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the command ``finish FOLDER STAGE...``: stages of the run in a folder.
-
-    The stage ``train`` only checks the checkpoints. It prints "begin STAGE", "end STAGE", and
-    "item" for each item that is evaluated. If a stage fails, it exits with status 1; the reason is
-    in the log of the stage.
-    """
-    if list(argv) in (["-h"], ["--help"]):
-        print(f"usage: norm-plugin finish FOLDER STAGE...\n\n{main.__doc__}")
-        return 0
-    spec = RunSpec.read(Path(argv[0]))
-    progress = os.fdopen(os.dup(1), "w")
-    for stage in run_stages(spec):
-        if stage.name in argv[1:]:
-            print("begin", stage.name, file=progress, flush=True)
-            run_stage(spec, stage, progress)
-            print("end", stage.name, file=progress, flush=True)
-    return 0
+            self.done += 1
+            if time.monotonic() - self.shown > INTERVAL:
+                self.shown = time.monotonic()
+                step(self.step, self.done, self.total, self.items)
+        return super().write(text)
 
 
-def run_stage(spec: RunSpec, stage: Stage, progress: TextIO) -> None:
-    """Run a stage; its stdout goes to its output file if it has one, all else to its log."""
-    logging.root.handlers.clear()  # handlers of the previous stage write to its files
-    with open(spec.log_of(stage.name), "a", encoding="utf-8", errors="replace") as log:
-        _redirect(sys.stderr, log)
-        _redirect(sys.stdout, log)
-        if stage.output is not None:
-            item = find_metric(spec.metric).item
-            write_output(stage.command, stage.output, item and item[0], log, progress)
-        elif stage.name != "train":
-            run_in_process(stage.command)
-        exit_on_error(lambda: check_product(spec, stage))
-        sys.stdout.flush()
+def score(spec: RunSpec) -> None:
+    """Write the result of a run."""
+    from norm_lab.results.result import collect_result, write_result
 
-
-def write_output(
-    command: Sequence[str], output: Path, item: str | None, log: TextIO, progress: TextIO
-) -> None:
-    """Run a command and write its stdout to a file, atomically.
-
-    Args:
-        item: the prefix of the lines that report one item each, if there are such lines.
-    """
-    new = output.with_name(f"{output.name}.tmp")
-    stdout = sys.stdout
-    with open(new, "w", encoding="utf-8") as stream:
-        _redirect(stdout, stream)
-        if item is not None:
-            sys.stdout = ItemCountingStream(stdout, item, progress)
-        try:
-            run_in_process(command)
-        finally:
-            sys.stdout = stdout
-            stdout.flush()
-        os.fsync(stream.fileno())
-    _redirect(stdout, log)
-    os.replace(new, output)
-
-
-def _redirect(stream: TextIO, target: TextIO) -> None:
-    """Redirect a standard stream of this process and its children to a file."""
-    stream.flush()
-    os.dup2(target.fileno(), stream.fileno())
-
-
-def run_in_process(command: Sequence[str]) -> None:
-    """Do what ``python COMMAND`` does, for a command of this package or of fairseq.
-
-    If the command fails, the process exits with status 1.
-    """
-    import norm_plugin.models  # noqa: F401  fairseq does not import a --user-dir twice
-    from norm_plugin import cli
-
-    _, module, *argv = command
-    if module == "norm_plugin":
-        exit_on_error(partial(cli.call, argv[0], argv[1:]))
-    else:
-        sys.argv = [module, *argv]
-        exit_on_error(import_module(module).cli_main)
-
-
-def exit_on_error(call: Callable[[], int | None]) -> None:
-    """Call a command; exit if it fails."""
-    try:
-        run_command(lambda: call() or 0)
-    except SystemExit as end:
-        if end.code:
-            raise
-
-
-def check_product(spec: RunSpec, stage: Stage) -> None:
-    """Raise CommandError unless the product of a stage is complete.
-
-    A training may end without an error and without a checkpoint, or a translation end early.
-    """
-    metric = find_metric(spec.metric)
-    if stage.output is not None:
-        metric.check_log(stage.output, spec.data)
-    elif stage.name == "train":
-        flags = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
-        check_checkpoints(spec.checkpoints, flags)
-
-
-def check_checkpoints(folder: Path, averaging: Sequence[str]) -> None:
-    """Raise CommandError unless the checkpoints of a finished training can be read.
-
-    Args:
-        averaging: the flags of ``norm-plugin average`` if checkpoints are averaged.
-    """
-    from norm_plugin.checkpoints.average import select_checkpoints
-    from norm_plugin.checkpoints.files import LAST, load_checkpoint
-
-    paths = [folder / LAST]
-    if averaging:
-        kind = "epoch" if averaging[0] == "--last-epochs" else "update"
-        paths += select_checkpoints(folder, kind, int(averaging[1]), None)
-    else:
-        paths.append(folder / "checkpoint_best.pt")
-    for path in paths:
-        load_checkpoint(path)
+    write_result(collect_result(spec), spec.results)

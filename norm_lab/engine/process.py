@@ -57,16 +57,14 @@ def run_process(
     log: Path,
     read: Callable[[str], None],
     lock: int,
-    tee: bool = True,
 ) -> int:
     """Run a command and wait for it.
 
     Args:
         folder: the working directory.
         log: its output is appended here, without fairseq's configuration.
-        read: called with each line of its stdout, and of its stderr if ``tee``.
+        read: called with each line of its output.
         lock: a file descriptor that the command inherits, so that the lock is held until it ends.
-        tee: also append stdout to the log; if False, only stderr is appended.
 
     Returns:
         The command's peak memory in bytes when it printed its last line; 0 if unknown.
@@ -91,7 +89,7 @@ def run_process(
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if tee else stream,
+            stderr=subprocess.STDOUT,
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -101,12 +99,11 @@ def run_process(
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if tee and SETTINGS in line:
+                if SETTINGS in line:
                     continue
-                if tee:
-                    stream.write(line)
-                    stream.flush()
-                    tail.append(line.rstrip("\n"))
+                stream.write(line)
+                stream.flush()
+                tail.append(line.rstrip("\n"))
                 memory = max(memory, peak_memory(process.pid))
                 read(line)
             code = process.wait()
@@ -145,14 +142,6 @@ def peak_memory(pid: int) -> int:
         return 0  # not Linux, or the process has just ended
     peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     return int(peak[1]) * 1024 if peak else 0
-
-
-def last_lines(log: Path, start: int = 0) -> list[str]:
-    """Return the last lines of a log, from byte ``start`` on."""
-    with open(log, "rb") as stream:
-        stream.seek(max(start, log.stat().st_size - 100_000))
-        lines = stream.read().decode("utf-8", "replace").splitlines()
-    return [line for line in lines if SETTINGS not in line][-TAIL:]
 
 
 def exit_reason(code: int) -> str:

@@ -16,40 +16,31 @@ from norm_lab.run.flags import Configuration
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
 POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates per epoch
 EPOCH_END = re.compile(r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)")
+STEP_LINE = re.compile(r"progress: (?P<step>\w+) (?P<done>\d+) of (?P<total>\d+) ?(?P<items>\w*)")
+"""A line of ``norm-plugin finish``: the step, and how many of how many items, if it counts them."""
 STEP = 0.1  # without a terminal, a line is printed after each tenth of a stage,
 LEAST = 15.0  # but not more often than every LEAST seconds
 
 
 class Meter:
-    """Measures the progress of a stage. The base class measures nothing.
+    """The progress of a stage.
 
     Attributes:
         done: the number of finished items.
         total: the number of all items; None if unknown.
+        items: what is counted.
     """
 
-    done = 0
-    total: int | None = None
+    def __init__(self, done: int = 0, total: int | None = None, items: str = "") -> None:
+        self.done, self.total, self.items = done, total or None, items
 
     def read(self, line: str) -> None:
         """Read a line of the stage's output."""
 
     def text(self) -> str:
         """Return the progress, such as ``900 of 2,000 updates``."""
-        return ""
-
-
-class LinesMeter(Meter):
-    """Counts the lines that start with ``beginning``, up to ``total``."""
-
-    def __init__(self, beginning: str, total: int, items: str) -> None:
-        self.beginning, self.total, self.items = beginning, total or None, items
-
-    def read(self, line: str) -> None:
-        self.done += line.startswith(self.beginning)
-
-    def text(self) -> str:
-        return f"{self.done:,} of {self.total or 0:,} {self.items}" if self.done else ""
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.done:,}{of} {self.items}" if self.done else ""
 
 
 class TrainingMeter(Meter):
@@ -61,10 +52,11 @@ class TrainingMeter(Meter):
 
     def __init__(self, settings: Configuration) -> None:
         optimization = settings["optimization"]
+        super().__init__(total=optimization.get("max_update"))
         self.max_update = optimization.get("max_update") or 0
         self.max_epoch = optimization.get("max_epoch") or 0
-        self.may_end_early = (settings["checkpoint"].get("patience") or 0) > 0
-        self.total = self.max_update or None
+        may_end_early = (settings["checkpoint"].get("patience") or 0) > 0
+        self.items = "updates or fewer" if may_end_early else "updates"
 
     def read(self, line: str) -> None:
         position, end = POSITION.search(line), EPOCH_END.search(line)
@@ -81,12 +73,26 @@ class TrainingMeter(Meter):
             by_epochs = self.max_epoch * updates_an_epoch
             self.total = min(self.max_update or by_epochs, by_epochs)
 
-    def text(self) -> str:
-        if not self.done:
-            return ""
-        most = "at most " if self.may_end_early else ""
-        of = "" if self.total is None else f" of {most}{self.total:,}"
-        return f"{self.done:,}{of} updates"
+
+class StepMeter(Meter):
+    """The progress of the stage after the training, whose lines name its steps.
+
+    Args:
+        begin: called with the name of each step.
+    """
+
+    def __init__(self, begin: Callable[[str], None]) -> None:
+        super().__init__()
+        self.begin, self.step = begin, ""
+
+    def read(self, line: str) -> None:
+        match = STEP_LINE.match(line)
+        if match is not None:
+            step, self.items = match["step"], match["items"]
+            self.done, self.total = int(match["done"]), int(match["total"]) or None
+            if step != self.step:
+                self.step = step
+                self.begin(step)
 
 
 class ProgressDisplay:
@@ -117,64 +123,55 @@ class ProgressDisplay:
             speed_estimate_period=math.inf,
             transient=True,
         )
-        self.share_shown, self.last_shown = 0.0, 0.0
+        self.share_shown, self.last_shown, self.begun = 0.0, 0.0, 0.0
 
     def begin(self, stage: str) -> None:
         """Show that a stage begins."""
         self.close()
-        self.share_shown, self.last_shown = 0.0, self.clock()
+        self.share_shown, self.last_shown, self.begun = 0.0, self.clock(), self.clock()
         self.bars.add_task(f"{self.name}: {stage}", total=None, details="")
         if self.console.is_terminal:
             self.bars.start()
         else:
             self.say(f"{self.name}: {stage}")
 
-    def update(self, meter: Meter, after: float | None) -> None:
-        """Show the progress of a meter.
-
-        Args:
-            after: the usual duration of the later stages, in seconds; None if unknown.
-        """
+    def update(self, meter: Meter) -> None:
+        """Show the progress of a meter."""
         (task,) = self.bars.tasks
         self.bars.update(task.id, completed=meter.done, total=meter.total)
-        left = self.left(after)
-        known = "this stage" if after is None else "the run"
         details = [meter.text()] if meter.text() else []
-        details += [] if left is None else [f"{duration(left)} left of {known}"]
+        details += [] if self.left is None else [f"{duration(self.left)} left of this stage"]
         self.bars.update(task.id, details=", ".join(details))
         if self.console.is_terminal or self.clock() - self.last_shown < LEAST:
             return
-        share = self.share()
+        share = self.share
         if share is not None and share >= self.share_shown + STEP:
             self.share_shown, self.last_shown = share, self.clock()
             self.say(f"{task.description}  {100 * share:3.0f} %  {task.fields['details']}")
 
+    @property
     def share(self) -> float | None:
-        """Return the finished share of the stage, from 0 to 1; None if unknown."""
+        """The finished share of the stage, from 0 to 1; None if unknown."""
         (task,) = self.bars.tasks
         return min(task.completed / task.total, 1.0) if task.total and task.completed else None
 
-    def left(self, after: float | None) -> float | None:
-        """Return the seconds left in this stage and those ``after`` it; None if unknown."""
+    @property
+    def left(self) -> float | None:
+        """The seconds left in this stage; None if unknown."""
         (task,) = self.bars.tasks
-        left = task.time_remaining
-        return None if left is None else left + (after or 0.0)
-
-    def end(self, stage: str, seconds: float) -> None:
-        """Show that a stage has ended, and its duration."""
-        if self.console.is_terminal:
-            self.say(f"{self.name}: {stage}, {duration(seconds)}")
+        return task.time_remaining
 
     def say(self, text: str) -> None:
         """Print a line."""
         self.console.out(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
 
     def close(self) -> None:
-        """Remove the bar of the current stage."""
-        if self.console.is_terminal:
-            self.bars.stop()
-        for task in self.bars.task_ids:
-            self.bars.remove_task(task)
+        """Remove the bar of the current stage, and say how long that took."""
+        for task in self.bars.tasks:
+            if self.console.is_terminal:
+                self.bars.stop()
+                self.say(f"{task.description}, {duration(self.clock() - self.begun)}")
+            self.bars.remove_task(task.id)
 
 
 def duration(seconds: float) -> str:

@@ -28,9 +28,9 @@ from pathlib import Path
 from norm_lab.config.compose import compose_runs
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
-from norm_lab.config.studies import read_yaml
+from norm_lab.config.studies import checked, read_yaml
 from norm_lab.engine.failure import has_result
-from norm_lab.engine.jobs import start_job, written
+from norm_lab.engine.grid import start_job, written
 from norm_lab.engine.stages import data_command, data_key
 from norm_lab.engine.state import prepared_file, read_status
 from norm_lab.paths import CONFIGS, ROOT
@@ -45,7 +45,7 @@ IN_FLOAT32 = "++common.bf16=false"  # fairseq's CPU trainings have no other prec
 SHORT = ("++optimization.max_update=60", "++dataset.max_tokens=1024")  # whatever a study sets
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unit:
     """Runs of a study that share a GPU.
 
@@ -64,13 +64,7 @@ class Unit:
 
 def read_queue(path: Path) -> list[Unit]:
     """Return the units of a file; CommandError if it is wrong."""
-    content = read_yaml(path)
-    try:
-        return [Unit(**each) for each in content]
-    except TypeError as error:
-        raise CommandError(
-            f"{path}: each unit must be {{study: NAME, runs: N, jobs: N, minutes: N}}: {error}"
-        ) from error
+    return [checked(Unit, each, str(path)) for each in read_yaml(path)]
 
 
 class Progress:

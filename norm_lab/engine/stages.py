@@ -1,4 +1,4 @@
-"""The stages of a run, and their keys.
+"""The stages of a run, and their keys: the training, and what follows it.
 
 The key of a stage is a digest of the previous stage's key and of the stage's command. A stage runs
 again if its command, or anything before it, has changed. Paths inside the folders of the run and of
@@ -31,17 +31,13 @@ class Stage:
     Attributes:
         key: identifies the command and its inputs.
         command: the arguments of Python; it runs in the root of the checkout.
-        product: the file that the stage creates.
-        output: the file to which its stdout is written; None: the log.
-        later: the stages that depend on it.
+        product: the file that the stage creates last.
     """
 
     name: str
     key: str
     command: tuple[str, ...]
     product: Path
-    output: Path | None = None
-    later: tuple[str, ...] = ()
 
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
@@ -85,51 +81,29 @@ def next_key(key: str, arguments: Iterable[str]) -> str:
     return hashlib.sha256("\0".join([key, *arguments]).encode()).hexdigest()
 
 
-def run_stages(spec: RunSpec) -> list[Stage]:
-    """Return the stages of a run after its data is prepared, in order."""
+def run_stages(spec: RunSpec) -> tuple[Stage, Stage]:
+    """Return the stages of a run after its data is prepared: the training, and what follows it.
+
+    What follows, ``norm-plugin finish``, averages the checkpoints, evaluates and scores.
+    """
     metric = find_metric(spec.metric)
-    averaging = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
-    flags = metric.flags(spec.subword, metric.configured_flags(spec.settings))
-    flags += ["--fold-norms"] if spec.fold else []
-    names = (metric.stage, "score")
-    scored = tuple(f"{name}{end}" for name in names for end in ("", "-folded"))
     sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
-    user_dir = () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))
-
     key = next_key(sources + _digest_of_data(spec), ("train", *training_flags(spec.settings)))
-    stages = [
-        Stage(
-            "train",
-            key,
-            _training(spec),
-            spec.checkpoints / "checkpoint_last.pt",
-            later=(*(["average"] if metric.checkpoint == AVERAGE else []), *scored),
-        )
-    ]
-    if metric.checkpoint == AVERAGE:
-        key = next_key(key, ("average", *averaging))
-        files = ("--inputs", str(spec.checkpoints), "--output", str(spec.evaluated))
-        command = (*PLUGIN, "average", *files, *user_dir, *averaging)
-        stages.append(Stage("average", key, command, spec.evaluated, later=scored))
-
-    key = next_key(key, (metric.stage, *flags))
-    log = spec.evaluation_log
-    where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
-    data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
-    stages.append(
-        Stage(
-            f"{metric.stage}{spec.folded_suffix}",
-            key,
-            ("-m", *metric.module.split(), *data, *flags),
-            log,
-            output=log,
-            later=(f"score{spec.folded_suffix}",),
-        )
+    train = Stage("train", key, _training(spec), spec.checkpoints / "checkpoint_last.pt")
+    averaging = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
+    finish = next_key(
+        key,
+        (*averaging, *evaluation_command(spec), spec.experiment, spec.label, str(spec.seed)),
     )
+    command = (*PLUGIN, "finish", str(spec.folder))
+    return train, Stage(f"finish{spec.folded_suffix}", finish, command, spec.result)
 
-    key = next_key(key, ("score", spec.experiment, spec.label, str(spec.seed)))
-    command = (*PLUGIN, "result", str(spec.folder))
-    return [*stages, Stage(f"score{spec.folded_suffix}", key, command, spec.result)]
+
+def evaluation_command(spec: RunSpec) -> list[str]:
+    """Return the module that evaluates the test set, and its flags that affect the score."""
+    metric = find_metric(spec.metric)
+    flags = metric.flags(spec.subword, spec.settings)
+    return [*metric.module.split(), *flags, *(["--fold-norms"] if spec.fold else [])]
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:

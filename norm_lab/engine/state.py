@@ -9,7 +9,7 @@ import datetime
 import fcntl
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,6 @@ class Record:
     Attributes:
         key: the key with which the stage was started.
         done: whether it is finished.
-        seconds: its duration.
         memory: the peak memory of its commands in bytes, the maximum over all attempts; 0: unknown.
         device: where the training is: cpu or gpu.
         diverged: why the training diverged; it is not tried again.
@@ -44,7 +43,6 @@ class Record:
 
     key: str
     done: bool = False
-    seconds: float = 0.0
     memory: int = 0
     device: str = ""
     diverged: str = ""
@@ -144,19 +142,6 @@ def state_of(spec: RunSpec) -> Status:
         return replace(status, state=DIVERGED, reason=record.diverged)
     # the stored status is for other settings or data
     return Status(WAITING) if status.state in (DONE, DIVERGED) else status
-
-
-def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
-    """Return the sum of the stages' mean durations in the experiment; None if unknown."""
-    runs = [read_status(path.parent).stages for path in spec.folder.parent.glob(f"*/{STATUS_FILE}")]
-    total = 0.0
-    for stage in stages:
-        times = [records[stage].seconds for records in runs if stage in records]
-        times = [seconds for seconds in times if seconds > 0]
-        if not times:
-            return None
-        total += sum(times) / len(times)
-    return total
 
 
 # is_locked and write_run hold the lock briefly; a run that starts at that moment must not fail.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
+from norm_lab.run.flags import Configuration
 from norm_plugin.checkpoints.predict import Prediction, count_correct
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_lines
@@ -48,8 +48,8 @@ class Accuracy(Metric):
     module = "norm_plugin predict"
     item = ("P-", "sentences")
 
-    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
-        return [*super().flags(subword, configured), "--calibrate", "valid"]
+    def flags(self, subword: str, config: Configuration) -> list[str]:
+        return [*super().flags(subword, config), "--calibrate", "valid"]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         predictions = read_predictions(log)

@@ -64,26 +64,14 @@ class Metric(ABC):
     has_item_outputs: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def configured_flags(self, config: Configuration) -> list[str]:
-        """Return the flags of the evaluation for a configuration."""
-        return generation_flags(config)
-
-    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
+    def flags(self, subword: str, config: Configuration) -> list[str]:
         """Return the flags of the evaluation that affect the score.
 
         Args:
             subword: the subword method; empty for subword-nmt.
-            configured: the flags of :meth:`configured_flags`.
+            config: the settings of the run.
         """
-        return list(configured)
-
-    def check_log(self, log: Path, data: Path) -> None:
-        """Raise CommandError unless the output of the evaluation is complete.
-
-        Args:
-            data: the prepared corpus, with ``manifest.json``.
-        """
-        self.scores(log, data, "test")
+        return generation_flags(config)
 
     @abstractmethod
     def scores(self, log: Path, data: Path, split: str) -> Scores:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from norm_lab.metrics.base import Metric, Scores, register_metric
+from norm_lab.run.flags import Configuration
 from norm_plugin.checkpoints.fairseq_input import load_dictionary
 from norm_plugin.io.command_line import CommandError, DivergedError
 from norm_plugin.io.files import read_json, read_lines
@@ -39,19 +40,9 @@ class Bleu(Metric):
     has_item_outputs = True
     item = ("H-", "sentences")
 
-    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
+    def flags(self, subword: str, config: Configuration) -> list[str]:
         undo = f"--remove-bpe={subword}" if subword else "--remove-bpe"
-        return [undo, "--required-batch-size-multiple", "1", *configured]
-
-    def check_log(self, log: Path, data: Path) -> None:
-        manifest = read_json(data / "manifest.json")
-        translations = read_generate_log(log, text_form(manifest).subword).hypotheses
-        text = data / "tok" / f"test.{manifest['target']}"
-        sentences = len(read_lines(text))
-        if len(translations) != sentences:
-            raise CommandError(
-                f"{log} has {len(translations)} sentences, but {text} has {sentences}"
-            )
+        return [undo, "--required-batch-size-multiple", "1", *super().flags(subword, config)]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         """Score against the original text, or the tokenized text if the corpus has no raw/."""

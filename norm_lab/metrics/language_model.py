@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -75,7 +75,7 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin evaluate-lm"
 
-    def configured_flags(self, config: Configuration) -> list[str]:
+    def flags(self, subword: str, config: Configuration) -> list[str]:
         """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does
@@ -88,10 +88,7 @@ class LanguageModelLoss(Metric):
         ]
         if config["task"]["_name"] == IN_SEGMENTS:
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
-        return [*chain(*flags), *evaluation_flags(config)]
-
-    def flags(self, subword: str, configured: Sequence[str]) -> list[str]:
-        return [*configured, "--windows"]
+        return [*chain(*flags), *evaluation_flags(config), "--windows"]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         manifest = read_json(data / "manifest.json")

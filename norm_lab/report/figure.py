@@ -6,14 +6,16 @@ import io
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from norm_lab.study.study import Study
+from norm_plugin.io.files import atomic_write
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish and which are visible on
 # black and on white; without black, and without yellow, which is close to the orange.
@@ -209,3 +211,20 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
 def baselines_of(study: Study) -> str:
     """Return the baselines, as part of a sentence."""
     return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))
+
+
+def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
+    """Write files by name into a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with atomic_write(out / name) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+    return [out / name for name in contents]
+
+
+def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
+    """Return the SVG and CSV files of figures, by name."""
+    files: dict[str, str] = {}
+    for drawn in figures:
+        files |= {f"{drawn.name}.svg": drawn.standalone, f"{drawn.name}.csv": drawn.csv}
+    return files

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from norm_lab.config.studies import read_study_file, study_path
-from norm_lab.report.figure import Figure
+from norm_lab.report.figure import Figure, figure_files, write_files
 from norm_lab.report.figures import figures_of_page, sensitivity_figure
-from norm_lab.report.files import figure_files, write_files
 from norm_lab.report.latex import document, latex_table
 from norm_lab.report.records import record_of
 from norm_lab.report.tables import comparisons_csv, least_loss, table_markdown, tables_of

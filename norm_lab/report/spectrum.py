@@ -17,8 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_lab.report.figure import Figure, figure, legend_below, legend_height, style
-from norm_lab.report.files import write_files
+from norm_lab.report.figure import (
+    Figure,
+    figure,
+    legend_below,
+    legend_height,
+    style,
+    write_files,
+)
 from norm_lab.report.records import (
     statistics_of,
 )

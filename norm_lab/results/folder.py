@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import math
-import re
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,15 +37,6 @@ OUTPUTS = ("curves", "statistics", "translations", "windows")
 RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "changes", "sources", *OUTPUTS)
 """Values that remain a dictionary in one column, because their keys contain dots."""
-TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("experiment", "norm", "metric", "date", "state"), str),
-    **dict.fromkeys(("scores", "curves", "differs", "settings", "data", "model"), dict),
-    **{"seed": int, "statistics": dict, "translations": list, "windows": list},
-}
-"""The types of values that are read by name."""
-NUMBERS = re.compile(r"model\.(norm_)?parameters|training\.\w+")
-LABELS = re.compile(r"scores\.\w+\.(label|signature)")
-"""The dotted names of values that tables show as numbers and as text."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +70,16 @@ def read_folder(folder: Path) -> Folder:
     ``publish`` writes its tables before it removes files. Therefore, files are read first.
 
     Raises:
-        CommandError: a file is damaged, or has an unknown schema or a wrong value.
+        CommandError: a file is no JSON, has an unknown schema, or lacks a value.
     """
-    digests: dict[Path, str] = {}
-    of_files = [_row_of_file(path, content) for path, content in _json_files(folder, digests)]
+    digests, of_files = {}, []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # it was published since the folder was listed
+            continue
+        digests[path] = hashlib.sha256(content).hexdigest()
+        of_files.append(_row_of_file(path, content))
     runs: dict[RunKey, Row] = {}
     for row in (*_published(folder), *of_files):
         add_run(runs, row)
@@ -123,40 +117,20 @@ def headline_column(metric: str) -> str:
     return f"scores.{find_metric(metric).headline}.score"
 
 
-def _json_files(folder: Path, digests: dict[Path, str]) -> Iterator[tuple[Path, Any]]:
-    """Yield the JSON files of runs and their contents; add their SHA-256 to ``digests``."""
-    for path in sorted(folder.glob("*.json")):
-        try:
-            if path.is_fifo():  # reading one would wait for a writer
-                raise CommandError(f"{path} is not a file; remove it")
-            content = path.read_bytes()
-        except FileNotFoundError:  # removed since the folder was listed
-            continue
-        except OSError as error:
-            raise CommandError(f"cannot read {path}: {error.strerror}") from error
-        yield path, parse_json(content, path)
-        digests[path] = hashlib.sha256(content).hexdigest()
-
-
-def _row_of_file(path: Path, run: Any) -> Row:
+def _row_of_file(path: Path, content: bytes) -> Row:
     """Return the content of the file of a run as a row; CommandError if it is none."""
-    if not isinstance(run, dict) or not {"norm", "seed"} <= run.keys():
-        raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
-    if "state" not in run and run.get("schema") != SCHEMA:
+    run = parse_json(content, path)
+    if not isinstance(run, dict) or ("state" not in run and run.get("schema") != SCHEMA):
         raise CommandError(
-            f"{path} is not a result of schema {SCHEMA}; write it again, or publish the folder "
-            "with the commit that wrote it"
+            f"{path} is not a result of schema {SCHEMA}; run it again, or publish the folder with "
+            "the commit that wrote it"
         )
-    _check_types(run, path)
-    if path.name != result_name(run["norm"], run["seed"]):
-        raise CommandError(f"{path} has the result of {run['norm']}, seed {run['seed']}")
-    try:
-        row = {RENAMED.get(name, name): value for name, value in _flat(run).items()}
-    except RecursionError as error:
-        raise CommandError(f"{path} is nested too deeply; write it again") from error
-    if "state" not in row and headline_column(row.get("metric", "bleu")) not in row:
-        raise CommandError(f"{path} lacks {headline_column(row['metric'])}; write it again")
-    return _checked(row, path)
+    row = {RENAMED.get(name, name): value for name, value in _flat(run).items()}
+    needed = [] if "state" in row else [headline_column(row.get("metric", "bleu"))]
+    _check_has(row, needed, path)
+    if path.name != result_name(row["norm"], row["seed"]):
+        raise CommandError(f"{path} has the result of {row['norm']}, seed {row['seed']}")
+    return row
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -172,87 +146,23 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _published(folder: Path) -> list[Row]:
     """Return the published runs of a folder."""
-    while True:
-        version = _version(folder / RUNS)
-        if version is None:
-            return []
-        rows = _lines(folder / RUNS, "\n".join(read_lines(folder / RUNS)))
-        outputs = {}
-        if (folder / PUBLISHED_OUTPUTS).is_file():
-            for line in _lines(folder / PUBLISHED_OUTPUTS, _unpacked(folder / PUBLISHED_OUTPUTS)):
-                outputs[tuple(line.pop(name, None) for name in RUN_KEY)] = line
-        if _version(folder / RUNS) == version:  # it was not published meanwhile
-            break
-    shared, *own = rows or [{}]
-    runs = [row if "state" in row else {**shared, **row} for row in own]
-    checked = [_checked(row, folder / RUNS) for row in runs]
-    return [_checked(row | outputs.get(run_key(row), {}), folder / RUNS) for row in checked]
+    if not (folder / RUNS).is_file():
+        return []
+    shared, *own = (parse_json(line, folder / RUNS) for line in read_lines(folder / RUNS))
+    rows = [row if "state" in row else {**shared, **row} for row in own]
+    for row in rows:
+        _check_has(row, [], folder / RUNS)
+    text = gzip.decompress((folder / PUBLISHED_OUTPUTS).read_bytes()).decode("utf-8")
+    outputs = {}
+    for line in filter(None, text.split("\n")):
+        of_run = parse_json(line, folder / PUBLISHED_OUTPUTS)
+        outputs[tuple(of_run.pop(name) for name in RUN_KEY)] = of_run
+    return [row | outputs.get(run_key(row), {}) for row in rows]
 
 
-def _unpacked(path: Path) -> str:
-    try:
-        return gzip.decompress(path.read_bytes()).decode("utf-8")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CommandError(f"cannot read {path}: {error}") from error
-
-
-def _lines(path: Path, text: str) -> list[Row]:
-    """Return the objects of a file of JSON lines."""
-    rows = [parse_json(line, path) for line in text.split("\n") if line]
-    if not all(isinstance(row, dict) for row in rows):
-        raise CommandError(f"{path} has a line that is not an object; publish the runs again")
-    return rows
-
-
-def _version(path: Path) -> tuple[int, int] | None:
-    """Return a value that changes when a file is replaced; None if there is no file."""
-    if not path.is_file():
-        return None
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns
-
-
-def _checked(row: Row, path: Path) -> Row:
-    """Return a row; raise CommandError if it lacks a value, or has one of the wrong type.
-
-    NaN is a score that could not be computed; comparisons omit it.
-    """
-    needed = (*RUN_KEY, *ARM, *(("differs",) if "state" in row else ("metric",)))
+def _check_has(row: Row, more: Iterable[str], path: Path) -> None:
+    """Raise CommandError if the row of a run lacks a value that every run has, or one of more."""
+    needed = (*RUN_KEY, *ARM, "differs" if "state" in row else "metric", *more)
     missing = [name for name in needed if name not in row]
     if missing:
-        raise CommandError(f"{path} lacks {missing[0]}; write it again")
-    _check_types(row, path)
-    for name, value in row.items():
-        kind = (
-            (int, float) if NUMBERS.fullmatch(name) else str if LABELS.fullmatch(name) else object
-        )
-        if not isinstance(value, kind):
-            raise CommandError(f"{path} has the {name} {str(value)[:60]!r}; write it again")
-    if "state" in row:
-        return row
-    headline = headline_column(row["metric"])
-    score = row.get(headline, math.nan)
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or math.isinf(score):
-        raise CommandError(
-            f"{path} has the {headline} {str(score)[:60]!r}, which is not a finite number; "
-            "write it again"
-        )
-    return row
-
-
-def _check_types(run: Mapping[str, Any], path: Path) -> None:
-    """Raise CommandError if a run in a file has a value of the wrong type."""
-    for name, kind in TYPES.items():
-        value = run.get(name)
-        if value is not None and not (isinstance(value, kind) and not isinstance(value, bool)):
-            raise CommandError(f"{path} has the {name} {str(value)[:60]!r}; write it again")
-    for subset, points in (run.get("curves") or {}).items():
-        if not isinstance(points, list) or not all(map(_is_point, points)):
-            raise CommandError(f"{path} has another value than a curve of {subset}; write it again")
-
-
-def _is_point(point: Any) -> bool:
-    """Return whether a value is a point of a curve: finite numbers by name."""
-    return isinstance(point, dict) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in point.values()
-    )
+        raise CommandError(f"{path} lacks {missing[0]}; run it again")

@@ -1,4 +1,4 @@
-"""The result of a finished run; ``norm-plugin result`` writes it.
+"""The result of a finished run; ``norm-plugin finish`` writes it.
 
 ``<experiment>/<norm>-seed<N>.json`` has the scores, settings, commit, versions, data, size and
 speed of a run; unknown values are null.
@@ -6,91 +6,45 @@ speed of a run; unknown values are null.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from norm_lab.config.spec import RunSpec, result_name
 from norm_lab.engine.state import read_status, utc_date
 from norm_lab.engine.training_log import curves_of_log
-from norm_lab.metrics import find_metric, score_lines
+from norm_lab.metrics import find_metric
 from norm_lab.results.provenance import git_state, machine, plain, plain_settings, versions
 from norm_lab.results.statistics import statistics_of_run
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.user_dirs import import_user_dir
 
 SCHEMA = 4
 SPLIT = "test"
 Result = dict[str, Any]
 
 
-def result_path(result: Result, out: Path) -> Path:
-    """Return the file of a result under ``out``; create its folder."""
-    path = out / result["experiment"] / result_name(result["norm"], result["seed"])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"cannot create {path.parent}: {error.strerror}") from error
-    return path
-
-
 def write_result(result: Result, out: Path) -> Path:
     """Write a result under ``out``, atomically, and return its path."""
-    path = result_path(result, out)
+    path = out / result["experiment"] / result_name(result["norm"], result["seed"])
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_text(path, f"{text}\n")
     return path
 
 
-def result_command(argv: Sequence[str]) -> int:
-    """Run the command ``result``, and print a short summary."""
+def collect_result(spec: RunSpec) -> Result:
+    """Return the result of a finished run, from its files; CommandError if they disagree."""
     from norm_lab.results.spectrum import spectra_of
-    from norm_plugin.checkpoints.files import load_checkpoint  # imports torch
-    from norm_plugin.io.user_dirs import import_user_dir
+    from norm_plugin.checkpoints.files import LAST, load_checkpoint  # imports torch
     from norm_plugin.models.plan import RECORDS
 
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin result",
-        description="Write the result of the finished run in a folder, as its run.json says.",
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="as work/runs/toy/none-seed1")
-    spec = RunSpec.read(parser.parse_args(argv).folder)
     import_user_dir(spec.user_dir)
     evaluated = load_checkpoint(spec.evaluated)
-    result = collect_result(spec, evaluated)
-    metric, training = find_metric(spec.metric), result["training"]
-    record = spec.checkpoints / RECORDS
-    outputs = metric.item_outputs(spec.evaluation_log, spec.data)
-    spectra = spectra_of(evaluated, spec.evaluated)
-    result |= {
-        "translations": None if outputs is None else list(outputs),
-        "windows": metric.window_losses(spec.evaluation_log),
-        "statistics": statistics_of_run(record if record.exists() else None, spectra),
-    }
-    path = write_result(result, spec.results)
-    print(
-        spec.name,
-        *score_lines(result["scores"], metric.digits),
-        f"  model      {result['model']['parameters']:,} parameters",
-        f"  training   {training['updates']} updates in {training['seconds']} s, "
-        f"{training['updates_per_second']} updates/s",
-        f"  written to {path}",
-        sep="\n",
-    )
-    return 0
-
-
-def collect_result(spec: RunSpec, evaluated: dict[str, Any]) -> Result:
-    """Return the result of a finished run, from its files; CommandError if they disagree.
-
-    ``evaluated``: the content of the checkpoint that was evaluated.
-    """
-    from norm_plugin.checkpoints.files import LAST, load_checkpoint  # imports torch
-
     manifest = read_json(spec.data / "manifest.json")
     path = spec.checkpoints / LAST
     last = load_checkpoint(path)
@@ -102,7 +56,9 @@ def collect_result(spec: RunSpec, evaluated: dict[str, Any]) -> Result:
         )
     train = read_status(spec.folder).stages.get("train")
     model = describe_model(spec.evaluated, spec.data / "bin", evaluated)
-    log = spec.log_of("train")
+    log, record = spec.log_of("train"), spec.checkpoints / RECORDS
+    metric = find_metric(spec.metric)
+    outputs = metric.item_outputs(spec.evaluation_log, spec.data)
     return {
         "schema": SCHEMA,
         "run": plain(spec.identity()),
@@ -113,7 +69,7 @@ def collect_result(spec: RunSpec, evaluated: dict[str, Any]) -> Result:
         "seed": spec.seed,
         "sites": model.pop("sites"),
         "metric": spec.metric,
-        "scores": find_metric(spec.metric).scores(spec.evaluation_log, spec.data, SPLIT),
+        "scores": metric.scores(spec.evaluation_log, spec.data, SPLIT),
         "split": SPLIT,
         "model": model,
         "training": {
@@ -134,6 +90,11 @@ def collect_result(spec: RunSpec, evaluated: dict[str, Any]) -> Result:
         "versions": versions(),
         "machine": machine(cpu=bool(common.get("cpu"))),
         "date": utc_date(time.time()),
+        "translations": None if outputs is None else list(outputs),
+        "windows": metric.window_losses(spec.evaluation_log),
+        "statistics": statistics_of_run(
+            record if record.exists() else None, spectra_of(evaluated, spec.evaluated)
+        ),
     }
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -64,7 +63,7 @@ class Results:
             losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
             runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
         runs["score"] = [row.get(headline_column(row["metric"]), math.nan) for row in rows]
-        runs["placement"] = [placement_of(row) for row in rows]
+        runs["placement"] = runs["run.arm.placement"]
         runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
         return runs
 
@@ -129,14 +128,3 @@ def read_failures(*paths: str | Path) -> pd.DataFrame:
         ``stage``, ``reason``, ``progress`` and ``date``.
     """
     return Results.read(*paths).failures
-
-
-def placement_of(run: Mapping[str, Any]) -> str:
-    """Return the placement of a run from its row; fairseq's own models have a flag for it."""
-    stock = "pre" if run.get("settings.model.encoder_normalize_before") else "post"
-    everywhere = str(run.get("settings.model.norm_placement") or stock)
-    encoder, decoder = (
-        str(run.get(f"settings.model.norm_placement_{side}") or everywhere)
-        for side in ("encoder", "decoder")
-    )
-    return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"

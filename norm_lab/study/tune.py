@@ -76,7 +76,8 @@ def tune_study(request: Request) -> int:
         read_choice(study, specs)
         print(f"{path} already has the tuned values; remove it to tune again")
         return 0
-    arms, grid, bound = arms_of(specs), tuning_of(study).grid, bounds(study)
+    arms, bound = arms_of(specs), bounds(study)
+    grid: Grid = {key: tuple(values) for key, values in tuning_of(study).grid.items()}
     request = with_own_results(request)
     while True:
         points = list(trial_points(arms, grid, tuning_of(study).seeds))
@@ -134,7 +135,8 @@ def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
     tuning = tuning_of(study)
     limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
     if tuning.bound is not None:
-        limits[next(iter(tuning.grid))] = tuning.bound
+        low, high = tuning.bound
+        limits[next(iter(tuning.grid))] = low, high
     return limits
 
 

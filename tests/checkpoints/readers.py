@@ -17,8 +17,7 @@ import fairseq_cli.train
 
 from fake_runs import spec_of
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.execution import write_run
-from norm_lab.results.result import result_command
+from norm_lab.results.result import collect_result
 from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.models import NormTransformerModel
 
@@ -50,11 +49,11 @@ def result_of_it(monkeypatch, made):
     spec = replace(
         spec_of("toy", "seed=3", "--work", made.output.with_name("work")), data=made.data
     )
-    write_run(spec)
+    spec.folder.mkdir(parents=True)
     monkeypatch.setattr(RunSpec, "checkpoints", made.path.parent)
     monkeypatch.setattr(RunSpec, "evaluated", made.path)
     shutil.copy(SCORED / "generate.txt", spec.evaluation_log)
-    result_command([str(spec.folder)])
+    collect_result(spec)
 
 
 def hub(monkeypatch, made):

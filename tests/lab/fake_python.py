@@ -112,19 +112,6 @@ def repair(argv):
         path.unlink()
 
 
-def average(argv):
-    folder = Path(value(argv, "--inputs"))
-    last = [(folder / f"checkpoint{epoch}.pt").read_text() for epoch in (EPOCHS - 1, EPOCHS)]
-    write(Path(value(argv, "--output")), digest(*last))
-
-
-def generate(argv):
-    print("H-0", flush=True)
-    point()
-    print(digest(*argv, Path(value(argv, "--path")).read_text()), flush=True)
-    point()
-
-
 def valid_loss(norm, run):
     """Least at the learning rate of $FAKE_BEST_LR, by the arm's name without its own rate."""
     best = json.loads(os.environ.get("FAKE_BEST_LR", "{}"))
@@ -135,15 +122,22 @@ def valid_loss(norm, run):
     return 1 + abs(math.log2(rate / best[arm]))
 
 
-def results(argv):
+def finish(argv):
+    """Average the last two checkpoints, translate and score."""
     of_run = Path(argv[0])
     run = json.loads((of_run / "run.json").read_text())
     folded = "-folded" if run["fold"] else ""
+    print("progress: average 0 of 0", flush=True)
+    last = [of_run / f"checkpoints/checkpoint{epoch}.pt" for epoch in (EPOCHS - 1, EPOCHS)]
+    write(of_run / "averaged.pt", digest(*(path.read_text() for path in last)))
+    print("progress: generate 1 of 2 sentences", flush=True)
+    translation = digest(folded, (of_run / "averaged.pt").read_text())
+    write(of_run / f"generate{folded}.log", translation)
+    print("progress: score 0 of 0", flush=True)
     norm, seed = f"{of_run.name.rpartition('-seed')[0]}{folded}", run["seed"]
-    folder = Path(run["results"], run["experiment"])
     score = {
         "score": 35.0 + seed,
-        "label": f"sacrebleu of {digest((of_run / f'generate{folded}.log').read_text())}",
+        "label": f"sacrebleu of {translation}",
         "signature": "nrefs:1|case:mixed",
     }
     result = {
@@ -155,9 +149,10 @@ def results(argv):
         "norm": norm,
         "seed": seed,
         "metric": run["metric"],
+        "scores": {"sacrebleu": score, "tokenized": score},
+        "curves": {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, run)}]},
     }
-    result["scores"] = {"sacrebleu": score, "tokenized": score}
-    result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, run)}]}
+    folder = Path(run["results"], run["experiment"])
     write(folder / f"{norm}-seed{seed}.json", json.dumps(result))
 
 
@@ -170,30 +165,53 @@ def report(argv):
     write(Path(value(argv, "--out"), "index.html"), value(argv, "--baseline"))
 
 
-MODULES = {"fairseq_cli.train": train, "fairseq_cli.generate": generate}
-VERBS = {
-    "repair": repair,
-    "average": average,
-    "result": results,
-    "score-table": table,
-    "report": report,
-}
+VERBS = {"repair": repair, "finish": finish, "score-table": table, "report": report}
+
+
+def be_a_job(argv):
+    """Run ``norm-plugin job`` itself, whose own commands are fake, and exit."""
+    if sys.flags.no_site:  # it needs the packages of the environment
+        os.execv(sys.executable, [sys.executable, __file__, "-m", "norm_plugin", *argv])
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from norm_plugin.cli import run
+
+    replace_commands()
+    run(argv)
+
+
+def replace_commands():
+    """From now on, this process runs fake commands, and may be killed at each renaming."""
+    from norm_lab import paths
+
+    paths.PYTHON[:] = [sys.executable, "-S", "-E", __file__]
+    replace, fsync = os.replace, os.fsync
+    synced = set()
+
+    def fsync_and_note(descriptor):
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def replace_at_points(source, target):
+        if os.stat(source).st_ino not in synced:
+            with open(os.environ["FAKE_NOT_ON_DISK"], "a") as stream:
+                print(target, file=stream)
+        point()
+        replace(source, target)
+        point()
+
+    os.replace, os.fsync = replace_at_points, fsync_and_note
 
 
 def main(argv):
-    if argv[:2] == ["-m", "norm_plugin"] and argv[2] not in VERBS:
-        # of the package itself, with fake commands of its own
-        sys.path.insert(0, str(Path(__file__).parents[1]))
-        from warm_python import ask
-
-        sys.exit(ask(argv[2:]))
+    if argv[:3] == ["-m", "norm_plugin", "job"]:
+        be_a_job(argv[2:])
     point()
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps(argv) + "\n")
     if argv[:2] == ["-m", "norm_plugin"]:
         VERBS[argv[2]](argv[3:])
-    elif argv[0] == "-m":
-        MODULES[argv[1]](argv[2:])
+    elif argv[:2] == ["-m", "fairseq_cli.train"]:
+        train(argv[2:])
     else:
         own = argv[0].endswith("my_corpus.py") and "data-prep" in os.environ["PYTHONPATH"]
         assert own or argv[0].startswith("data-prep/"), argv

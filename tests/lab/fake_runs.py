@@ -7,96 +7,27 @@ its own, and can be killed there.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial, wraps
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from forked import serve
+import torch
 
 import fake_python
 import norm_plugin.models  # noqa: F401  so that no forked process has to
-from norm_lab import paths
-from norm_lab.config import compose, configuration, options
+from norm_lab.config import compose, options
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine import finish
-from norm_lab.paths import ROOT
 from norm_plugin.cli import main
-from norm_plugin.io.command_line import run_command
+from norm_plugin.io.command_line import CommandError, run_command
 
-PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
 NOT_COMPARED = (".lock", ".new")
-REMEMBERED = tempfile.TemporaryDirectory()
-"""The results of :func:`remembered` functions in this process and those forked from it."""
-
-
-def contents(name: str) -> list[bytes]:
-    """Return the contents of a test's own file or folder; files of this checkout do not change."""
-    path = Path(name)
-    if not path.is_absolute() or path.is_relative_to(ROOT):
-        return []
-    return [file.read_bytes() for file in sorted(path.rglob("*.py")) or [path]]
-
-
-def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, for which hydra takes half a second, once for all processes of the tests."""
-
-    @wraps(function)
-    def call(first: Path | tuple[str, ...], *more: Any) -> Any:
-        names = first if isinstance(first, tuple) else [str(first)]
-        key = (function.__name__, first, more, list(map(contents, names)))
-        file = Path(REMEMBERED.name, hashlib.sha256(repr(key).encode()).hexdigest())
-        if not file.exists():
-            result = pickle.dumps(function(first, *more))
-            new = file.with_suffix(f".{os.getpid()}")
-            new.write_bytes(result)
-            new.rename(file)
-        return pickle.loads(file.read_bytes())
-
-    return call
-
-
-configuration._compose = remembered(configuration._compose)
-compose.check_training = remembered(compose.check_training)
-
-
-def fake_command(argv: Sequence[str]) -> int:
-    """A command of norm_lab in this process, from now on with fake commands."""
-    paths.PYTHON[:] = PYTHON
-    finish.run_in_process = lambda command: fake_python.main(list(command))
-    finish.check_product = lambda *_: None  # tested by itself
-    replace, fsync = os.replace, os.fsync
-    synced = set()
-
-    def fsync_and_note(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
-    def replace_at_points(source: Path, target: Path) -> None:
-        """A kill may come just before and just after a rename, too."""
-        if os.stat(source).st_ino not in synced:
-            with open(os.environ["FAKE_NOT_ON_DISK"], "a") as stream:
-                print(target, file=stream)
-        fake_python.point()
-        replace(source, target)
-        fake_python.point()
-
-    os.replace, os.fsync = replace_at_points, fsync_and_note
-    try:
-        run_command(partial(main, list(argv)))
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def spec_of(*argv: object) -> RunSpec:
@@ -112,17 +43,21 @@ def composed(*argv: str) -> list[RunSpec]:
     return compose.compose_runs(options.request_of(args))
 
 
-@lru_cache
-def warm_up() -> None:
-    """Compose once what hydra and fairseq prepare for any run; forked processes then need not."""
-    spec_of("toy")
+def compose_here(argv: Sequence[str]) -> None:
+    """Compose the runs of a command, whose parts are cached, for the process that is forked off.
+
+    A --user-dir would remain imported in this process.
+    """
+    if argv[0] in ("run", "sweep", "tune") and "--user-dir" not in argv:
+        parser = options.run_parser() if argv[0] == "run" else options.sweep_parser()
+        with contextlib.suppress(CommandError):
+            compose.compose_runs(options.request_of(options.parse(parser, argv[1:])))
 
 
 class FakeRuns:
     """``folder`` holds the work folder, and the notes of the fake Python."""
 
     def __init__(self, folder: Path) -> None:
-        warm_up()
         self.folder = folder
         self.work = folder / "the work"  # with a space, as a user's may have one
         self.calls_file = folder / "calls"
@@ -146,6 +81,8 @@ class FakeRuns:
         self, *argv: str, kill_at: int = 0, here: Path | None = None, **environment: str
     ) -> int:
         """Fork a command of norm_lab; returns its process."""
+        if here is None:
+            compose_here(argv)
         self.points.write_text("")
         self.training.unlink(missing_ok=True)
         child = os.fork()
@@ -153,12 +90,15 @@ class FakeRuns:
             code = 99
             try:
                 os.setsid()
+                torch.set_num_threads(1)  # threads of this process do not live on in a forked one
                 os.chdir(here or self.folder)
                 os.environ.update(self.environment(kill_at), **environment)
-                serve(fake_command)
+                fake_python.replace_commands()
                 with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
                     sys.stdout, sys.stderr = out, err
-                    code = fake_command(argv)
+                    run_command(partial(main, list(argv)))
+            except SystemExit as end:
+                code = int(end.code or 0)
             except BaseException:  # noqa: BLE001  nothing may come back into pytest
                 traceback.print_exc(file=sys.__stderr__)
             finally:

@@ -56,8 +56,8 @@ def test_a_job_trains_by_srun_on_all_its_gpus(printed, tmp_path):
     assert argv[argv.index("--distributed-world-size") + 1] == "8"
     assert argv[argv.index("--update-freq") + 1] == "16"  # 128 / 8
     assert argv[argv.index("--distributed-port") + 1] == "32345"
-    (generate,) = [line for line in lines if "fairseq_cli.generate" in line]
-    assert not generate.startswith("srun")
+    (finish,) = [line for line in lines if "norm_plugin finish" in line]
+    assert not finish.startswith("srun")
 
 
 @pytest.mark.usefixtures("warm")

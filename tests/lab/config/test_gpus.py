@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from norm_lab.config.configuration import for_workers
-from norm_lab.config.options import SLURM, Request, parse, request_of, run_parser
+from norm_lab.config.options import SLURM, Request
 from norm_plugin.io.command_line import CommandError
 
 
@@ -121,11 +121,3 @@ def test_the_configuration_itself_is_not_changed(gpus):
 )
 def test_the_gpus_of_this_machine_do_not_matter_to_runs_elsewhere(option):
     assert Request("toy", **option).elsewhere and not Request("toy").elsewhere
-
-
-def test_the_old_name_of_the_flag_that_scales_the_batch_is_accepted_and_not_shown():
-    parser = run_parser()
-    for flag in ("--scale-batch-size", "--change-batch"):
-        assert request_of(parse(parser, ["toy", flag])).scale_batch_size
-    assert not request_of(parse(parser, ["toy"])).scale_batch_size
-    assert "--change-batch" not in parser.format_help()

@@ -6,9 +6,7 @@ import io
 
 import pytest
 
-from fake_runs import spec_of
-from norm_lab.engine.progress import LinesMeter, Meter, ProgressDisplay, TrainingMeter, duration
-from norm_lab.engine.state import DONE, Record, Status, usual_seconds, write_status
+from norm_lab.engine.progress import Meter, ProgressDisplay, StepMeter, TrainingMeter, duration
 
 HEAD = "2026-01-01 00:00:00 | INFO | "
 
@@ -40,14 +38,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(meter, lines, stream, after=None):
+def shown(meter, lines, stream):
     """A display whose meter has read ``lines``, [(second, line)]."""
     clock = Clock()
     display = ProgressDisplay("toy", stream, clock)
     display.begin("train")
     for clock.now, line in lines:
         meter.read(line)
-        display.update(meter, after)
+        display.update(meter)
     return display
 
 
@@ -63,15 +61,14 @@ def training(lines, **settings):
 
 def test_the_rate_gives_the_time_that_is_left():
     _, display = training([(1, inner(10))], max_update=100)
-    assert display.left(None) is None  # one sight is no rate
+    assert display.left is None  # one sight is no rate
     meter, display = training([(1, inner(10)), (11, inner(20))], max_update=100)
-    assert (display.left(None), display.left(7), display.share()) == (80, 87, 0.2)
-    assert meter.text() == "20 of 100 updates"
+    assert (display.left, display.share, meter.text()) == (80, 0.2, "20 of 100 updates")
 
 
 def test_a_resumed_run_counts_its_own_updates_only():
     _, display = training([(1, inner(5000)), (101, inner(5100))], max_update=6100)
-    assert display.left(None) == 1000  # 1,000 updates at one a second
+    assert display.left == 1000  # 1,000 updates at one a second
 
 
 @pytest.mark.parametrize(
@@ -92,32 +89,22 @@ def test_the_earlier_end_counts():
 
 def test_early_stopping_is_an_upper_bound():
     meter, _ = training([(0, inner(10))], max_update=100, patience=5)
-    assert meter.text() == "10 of at most 100 updates"
+    assert meter.text() == "10 of 100 updates or fewer"
 
 
 def test_no_planned_end_no_estimate():
     meter, display = training([(0, inner(10)), (10, inner(20))], patience=5)
-    assert display.left(None) is None and display.share() is None
-    assert meter.text() == "20 updates"
+    assert display.left is None and display.share is None
+    assert meter.text() == "20 updates or fewer"
 
 
-def test_sentences_are_counted():
-    meter = LinesMeter("H-", 10, "sentences")
-    lines = [(second, line) for second in (5, 6, 7) for line in ("S-1\tx", "H-1\t-0.5\tx")]
-    display = shown(meter, lines, io.StringIO())
-    assert (display.share(), display.left(None)) == (0.3, 7)
-    assert meter.text() == "3 of 10 sentences"
-
-
-def test_later_stages_take_as_long_as_in_earlier_runs(tmp_path):
-    spec = spec_of("toy", "--work", tmp_path)
-    assert usual_seconds(spec, ["average"]) is None
-    for run, seconds in (("a", 10), ("b", 20)):
-        folder = spec.folder.with_name(run)
-        folder.mkdir(parents=True)
-        write_status(folder, Status(DONE, stages={"average": Record("key", True, seconds)}))
-    assert usual_seconds(spec, ["average"]) == 15
-    assert usual_seconds(spec, ["average", "generate"]) is None
+def test_the_steps_after_the_training_say_what_they_count():
+    steps = []
+    meter = StepMeter(steps.append)
+    lines = ["progress: average 0 of 0 ", "H-1", "progress: generate 3 of 10 sentences"]
+    display = shown(meter, [(0, lines[0]), (4, lines[1]), (4, lines[2])], io.StringIO())
+    assert steps == ["average", "generate"]
+    assert (meter.text(), display.share) == ("3 of 10 sentences", 0.3)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +117,14 @@ def test_durations(seconds, text):
 UPDATES = [(second, inner(second)) for second in range(1, 101)]  # one a second
 
 
-@pytest.mark.parametrize(("after", "left"), [(10.0, "left of the run"), (None, "of this stage")])
-def test_a_line_is_printed_now_and_then(after, left):
+def test_a_line_is_printed_now_and_then():
     stream = io.StringIO()
-    shown(meter_of(max_update=100), UPDATES, stream, after)
+    shown(meter_of(max_update=100), UPDATES, stream)
     first, *lines = stream.getvalue().splitlines()
     assert first.endswith("  toy: train")
     assert 4 <= len(lines) <= 7  # at most one each 15 s
     for line in lines:
-        assert " of 100 updates, " in line and left in line
+        assert " of 100 updates, " in line and "left of this stage" in line
     assert "\r" not in stream.getvalue()
 
 
@@ -146,12 +132,11 @@ def test_on_a_terminal_a_bar_is_drawn_and_one_line_stays(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     display = shown(meter_of(max_update=100), UPDATES[:50], stream)
-    display.end("train", 100)
     display.close()
     assert "50 of 100 updates, 50 s left of this stage" in stream.getvalue()
-    assert stream.getvalue().count("toy: train, 2 min\n") == 1
+    assert stream.getvalue().count("toy: train, 50 s\n") == 1
 
 
 def test_a_stage_without_a_count_has_no_share():
     display = shown(Meter(), [(1, "x")], io.StringIO())
-    assert (display.share(), display.left(5.0)) == (None, None)
+    assert (display.share, display.left) == (None, None)

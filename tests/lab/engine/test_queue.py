@@ -30,7 +30,10 @@ def test_every_unit_is_of_a_declared_study_and_fits_a_window():
 
 def test_a_unit_with_another_key_is_refused(tmp_path):
     (tmp_path / "queue.yaml").write_text("- {study: toy, minutes: 3}")
-    with pytest.raises(CommandError, match="each unit must be {study: NAME, runs: N"):
+    with pytest.raises(
+        CommandError,
+        match="missing mandatory value: runs.*; the keys are study, runs, jobs, minutes",
+    ):
         read_queue(tmp_path / "queue.yaml")
 
 

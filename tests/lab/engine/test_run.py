@@ -10,13 +10,13 @@ import pytest
 from fake_runs import FakeRuns, of_stage, spec_of, value
 from norm_lab.commands import DEMO_NORMS
 from norm_lab.config.experiments import experiment_names
-from norm_lab.engine.stages import run_stages
+from norm_lab.engine.stages import evaluation_command, run_stages
 from norm_plugin.io.command_line import CommandError
 
 EXPERIMENTS = ("iwslt15", "multi30k", "toy")
 STAGES = ["prepare", "train", "average", "generate", "score"]
 DONE = "was done before"
-STAMPED = 4  # stages; those of the data see for themselves
+STAMPED = 2  # stages; those of the data see for themselves
 
 
 KNOWN = ", ".join(experiment_names())
@@ -31,7 +31,7 @@ def test_all_stages_run_in_order_and_once(name, runs):
     assert len(list((runs.work / "results").rglob("rmsnorm-seed2.json"))) == 1
     calls = runs.take_calls()
     commands = [call[(call[1] == "norm_plugin" and 2) or 1] for call in calls[1:]]
-    assert commands == ["fairseq_cli.train", "average", "fairseq_cli.generate", "result"]
+    assert commands == ["fairseq_cli.train", "finish"]
 
     again = runs.run(name, "norm=rmsnorm", "seed=2")
     assert again.stdout.count(DONE) == STAMPED
@@ -92,14 +92,14 @@ def test_options_name_the_experiment(argv, experiment):
     assert spec_of("iwslt14", *argv).experiment == experiment
 
 
-def command(stage, *argv):
-    """The command of a stage of a run."""
-    return next(each.command for each in run_stages(spec_of(*argv)) if each.name == stage)
+def training(*argv):
+    """The command of the training of a run."""
+    return run_stages(spec_of(*argv))[0].command
 
 
 def test_overrides_reach_the_training():
     argv = ("recipe=powernorm", "norm=powernorm", "seed=3", "norm_variant=released")
-    train = command("train", "iwslt14", *argv)
+    train = training("iwslt14", *argv)
     assert value(train, "--norm-type") == "powernorm"
     assert value(train, "--seed") == "3"
     assert value(train, "--norm-variant") == "released"
@@ -107,7 +107,7 @@ def test_overrides_reach_the_training():
 
 def test_the_placement_and_any_value_of_the_recipe():
     argv = ("toy", "placement=post", "model.dropout=0.2", "optimization.lr=[0.001]")
-    train = command("train", *argv)
+    train = training(*argv)
     assert value(train, "--norm-placement") == "post"
     assert value(train, "--dropout") == "0.2" and value(train, "--lr") == "0.001"
     assert spec_of(*argv).result.name == "layernorm-post-dropout-0.2-lr-0.001-seed1.json"
@@ -123,12 +123,12 @@ def test_sentencepiece_is_prepared_apart_and_removed_in_decoding():
     spec = spec_of(*argv)
     assert spec.preparation.options["subword"] == "sentencepiece"
     assert str(spec.data) == f"{spec.work}/data/iwslt14-sentencepiece"
-    assert "--remove-bpe=sentencepiece" in command("generate", *argv)
+    assert "--remove-bpe=sentencepiece" in evaluation_command(spec)
 
 
 def test_options_reach_the_commands():
     assert spec_of("wmt14", "--raw", "a b").preparation.options["raw"].endswith("/a b")
-    train = command("train", "wmt14", "--tensorboard", "--", "--clip-norm", "0.5")
+    train = training("wmt14", "--tensorboard", "--", "--clip-norm", "0.5")
     assert value(train, "--tensorboard-logdir").endswith("tensorboard")
     assert value(train, "--clip-norm") == "0.5"  # in place of the recipe's
 
@@ -137,8 +137,9 @@ def test_folding_changes_the_translation_alone(runs):
     runs.run("wmt14")
     runs.take_calls()
     again = runs.run("wmt14", "--fold-norms")
-    assert again.stdout.count(DONE) == 2  # training and averaging
-    assert of_stage(runs.take_calls(), "fairseq_cli.generate")[-1] == "--fold-norms"
+    assert again.stdout.count(DONE) == 1  # the training
+    assert [call[2] for call in runs.take_calls()] == ["finish"]
+    assert evaluation_command(spec_of("wmt14", "--fold-norms"))[-1] == "--fold-norms"
     # Both results stay, and so do both translations.
     names = {path.name for path in runs.work.glob("results/*/*.json")}
     assert names == {"layernorm-seed1.json", "layernorm-folded-seed1.json"}

@@ -81,13 +81,13 @@ def test_a_corpus_of_another_unit(metric, tmp_path):
 )
 def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
     with pytest.raises(CommandError, match=message):
-        METRICS["nats"].check_log(log(tmp_path, lines), corpus(tmp_path))
+        METRICS["nats"].scores(log(tmp_path, lines), corpus(tmp_path), "test")
 
 
 def test_a_perplexity_that_no_float_holds(tmp_path):
     lines = (LINES[0], "Loss (base 2): 1500.0000, Perplexity: inf")
     with pytest.raises(DivergedError, match="the loss is 1500.0 bits per word"):
-        METRICS["perplexity"].check_log(log(tmp_path, lines), corpus(tmp_path, "word"))
+        METRICS["perplexity"].scores(log(tmp_path, lines), corpus(tmp_path, "word"), "test")
 
 
 def test_tokens_of_probability_zero_are_a_divergence():
@@ -102,27 +102,28 @@ def test_tokens_of_probability_zero_are_a_divergence():
 
 def test_the_evaluation_has_the_context_of_the_training():
     config = read_configuration("wikitext103")
-    flags = METRICS["perplexity"].configured_flags(config)
+    flags = METRICS["perplexity"].flags("", config)
     assert flags == [
         *("--tokens-per-sample", "80", "--batch-size", "60"),
-        *("--softmax-batch", "1024"),
+        *("--softmax-batch", "1024", "--windows"),
     ]
     assert "--softmax-batch" not in training_flags(config)
     config["task"]["tokens_per_sample"] = 256
-    own = METRICS["perplexity"].configured_flags(config)
+    own = METRICS["perplexity"].flags("", config)
     assert own == ["--tokens-per-sample", "256", *flags[2:]]
 
 
 def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():
     config = read_configuration("enwik8")
-    assert METRICS["bits"].configured_flags(config) == [
+    assert METRICS["bits"].flags("", config) == [
         *("--tokens-per-sample", "512", "--batch-size", "22"),
         *("--task", "truncated_bptt_lm", "--batch-size", "1"),
         *("--model-overrides", "{'mem_len': 2100, 'clamp_len': 820, 'same_length': True}"),
+        "--windows",
     ]
     assert "--model-overrides" not in training_flags(config)
-    plain = METRICS["bits"].configured_flags(read_configuration("enwik8_plain"))
-    assert plain == ["--tokens-per-sample", "512", "--batch-size", "22"]
+    plain = METRICS["bits"].flags("", read_configuration("enwik8_plain"))
+    assert plain == ["--tokens-per-sample", "512", "--batch-size", "22", "--windows"]
 
 
 def test_the_first_token_of_a_text_may_be_left_out_and_a_remark_is_part_of_the_label(tmp_path):

@@ -15,12 +15,11 @@ from fake_runs import spec_of
 from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_names, find_experiment
 from norm_lab.engine.execution import write_run
-from norm_lab.engine.finish import check_checkpoints
-from norm_lab.engine.stages import next_key, run_stages
+from norm_lab.engine.stages import evaluation_command, next_key, run_stages
 from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
 from norm_lab.metrics.accuracy import read_predictions
 from norm_lab.report.score_table import score_table
-from norm_lab.results.result import result_command as collect
+from norm_lab.results.result import collect_result, write_result
 from norm_lab.results.table import read_results
 from norm_lab.run.flags import training_flags
 from norm_plugin.checkpoints.predict import Prediction, evaluate_batch, lines_of
@@ -52,11 +51,11 @@ def plan_of(*argv):
 
 def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
-    train, predict, score = run_stages(plan)
-    assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
-    assert predict.key == next_key(train.key, ("predict", "--calibrate", "valid", "--fold-norms"))
-    best = str(plan.checkpoints / "checkpoint_best.pt")
-    assert best in predict.command
+    train, finish = run_stages(plan)
+    assert (train.name, finish.name) == ("train", "finish-folded")
+    argv = ["norm_plugin", "predict", "--calibrate", "valid", "--fold-norms"]
+    assert evaluation_command(plan) == argv
+    assert plan.evaluated == plan.checkpoints / "checkpoint_best.pt"
     assert plan.preparation.options["split_seed"] == 7
     assert plan.data.name == "rt_polarity-split7"
 
@@ -81,23 +80,13 @@ def test_every_experiment_evaluates_the_checkpoint_that_its_recipe_keeps():
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     """A change of them would run every stage again."""
     plan = plan_of("toy", "--work", str(tmp_path))
-    train, average, generate, score = run_stages(plan)
-    assert train.key == next_key(
-        "", ("train", *training_flags(plan.settings))
-    )  # there is no data yet
-    assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
-    argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
-    argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
-    assert generate.key == next_key(average.key, argv)
-    assert score.key == next_key(generate.key, ("score", "toy_smoke", "layernorm", "1"))
-
-
-def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
-    for name in ("best", "last"):
-        with pytest.raises(CommandError, match="No such file"):
-            check_checkpoints(tmp_path, [])
-        torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
-    check_checkpoints(tmp_path, [])
+    train, finish = run_stages(plan)
+    # there is no data yet
+    assert train.key == next_key("", ("train", *training_flags(plan.settings)))
+    argv = ("--last-updates", "2", "fairseq_cli.generate", "--remove-bpe")
+    argv += ("--required-batch-size-multiple", "1")
+    argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10", "toy_smoke", "layernorm", "1")
+    assert finish.key == next_key(train.key, argv)
 
 
 def write(path, *lines):
@@ -172,7 +161,7 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     with_calibration = predicted(capsys, data, "--path", best, "--calibrate", "valid")
     assert with_calibration[:-1] == lines
     write(spec.evaluation_log, *with_calibration)
-    assert collect([str(spec.folder)]) == 0
+    write_result(collect_result(spec), spec.results)
     runs = read_results(spec.result.parent)
     sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
     assert set(runs[sites].iloc[0]) == {"batchnorm"}

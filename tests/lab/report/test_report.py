@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -381,14 +379,6 @@ def test_a_page_of_the_users_is_not_replaced(tmp_path, undrawn):
     with pytest.raises(CommandError, match=r"index.html is not a report .*choose another --out"):
         main([str(folder), "--out", str(out)])
     assert (out / "index.html").read_text() == "<h1>Mine</h1>"
-
-
-@pytest.mark.parametrize("name", ["a-seed1.json", "runs.jsonl"])
-def test_a_pipe_among_the_results_does_not_stop_the_report(name, tmp_path, undrawn):
-    (folder,) = folder_of(tmp_path, made_up())
-    os.mkfifo(folder / name)
-    with pytest.raises(CommandError, match="is not a file") if "seed" in name else nullcontext():
-        main([str(folder), "--out", str(tmp_path / "out")])
 
 
 def test_every_figure_is_a_drawing_with_its_data(written):

@@ -12,15 +12,21 @@ import torch
 from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 from fake_runs import spec_of
+from norm_lab.config.spec import RunSpec
 from norm_lab.engine.execution import write_run
 from norm_lab.engine.state import DONE, Record, Status, write_status
 from norm_lab.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_lab.results.folder import read_folder
-from norm_lab.results.result import describe_model, describe_training, result_command
+from norm_lab.results.result import (
+    collect_result,
+    describe_model,
+    describe_training,
+    write_result,
+)
 from norm_lab.results.table import read_results
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
-from norm_plugin.io.command_line import CommandError, run_command
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_lines
 from norm_plugin.models.plan import RECORDS
 from norm_plugin.models.recording import RecordFile
@@ -126,6 +132,12 @@ def finished(tmp_path, prepared, train_state) -> Path:
     return spec.folder
 
 
+def collect(folder: Path) -> Path:
+    """Write the result of the run in a folder; return its path."""
+    spec = RunSpec.read(folder)
+    return write_result(collect_result(spec), spec.results)
+
+
 def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:
     read, load = [], torch.load
 
@@ -134,14 +146,14 @@ def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:
         return load(file, *args, **kwargs)
 
     monkeypatch.setattr(torch, "load", counted)
-    result_command([str(finished)])
+    collect(finished)
     names = ("averaged.pt", "checkpoints/checkpoint_last.pt")
     assert sorted(read) == [str(finished / name) for name in names]
 
 
-def test_a_result_file(tmp_path, finished, capsys) -> None:
-    assert result_command([str(finished)]) == 0
-    path = tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"
+def test_a_result_file(tmp_path, finished) -> None:
+    path = collect(finished)
+    assert path == tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
     assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -167,9 +179,6 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["run"]["arm"] == {"norm": "rmsnorm", "placement": "pre", "changes": {}}
     assert not re.search(r'"[^"]*(/home|/tmp|~/)', text)
     assert str(tmp_path.parent) not in text
-    printed = capsys.readouterr().out
-    assert "76.55" in printed
-    assert str(path) in printed
     (run,) = read_folder(path.parent).finished
     assert run["scores.tokenized.score"] == 76.55
 
@@ -179,7 +188,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
         {"update": 1, "sites": {}, "layers": {}}
     )
     (finished / "status.json").unlink()
-    result_command([str(finished)])
+    collect(finished)
     (run,) = read_results(tmp_path / "results" / "tiny").to_dict("records")
     references = read_lines(prepared / "raw" / "test.de")
     again = score_sacrebleu(run["translations"], references, lowercase=True)["score"]
@@ -189,23 +198,19 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     assert "training.peak_memory" not in run
 
 
-def test_a_wrong_seed_is_refused(finished, capsys) -> None:
+def test_a_wrong_seed_is_refused(finished) -> None:
     run = finished / "run.json"
     run.write_text(run.read_text().replace('"seed": 3', '"seed": 2'))
     other = finished.rename(finished.with_name("rmsnorm-seed2"))
-    with pytest.raises(SystemExit) as stop:
-        run_command(lambda: result_command([str(other)]))
-    assert stop.value.code == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: the seed of the run is 2, but ")
-    assert error.endswith("trained with seed 3")
+    with pytest.raises(CommandError, match="the seed of the run is 2, but .* with seed 3"):
+        collect(other)
 
 
 @pytest.mark.parametrize("name", ["averaged.pt", "checkpoints/checkpoint_last.pt", "generate.log"])
 def test_a_missing_input_is_named(tmp_path, finished, name) -> None:
     (finished / name).unlink()
     with pytest.raises(CommandError, match=re.escape(name)):
-        result_command([str(finished)])
+        collect(finished)
     assert not (tmp_path / "results").exists()
 
 
@@ -217,7 +222,7 @@ def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepare
     run = finished / "run.json"
     run.write_text(run.read_text().replace(f'"data": "{prepared}"', f'"data": "{other}"'))
     with pytest.raises(CommandError, match=r"(?s)averaged\.pt.*size mismatch"):
-        result_command([str(finished)])
+        collect(finished)
 
 
 @pytest.mark.parametrize(

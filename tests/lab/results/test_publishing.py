@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from made_up_results import folder_of, made_up, with_translations, write_failure
-from norm_lab.results import folder as reading
 from norm_lab.results import publishing
 from norm_lab.results.folder import read_folder
 from norm_lab.results.publishing import publish, publish_command
@@ -134,22 +133,3 @@ def test_a_file_that_is_published_while_the_folder_is_read(tmp_path, monkeypatch
 
     monkeypatch.setattr(Path, "read_bytes", publish_first)
     assert [run["norm"] for run in read_folder(folder).finished] == ["layernorm"]
-
-
-def test_tables_that_are_published_while_they_are_read(tmp_path, monkeypatch):
-    """A value moves from the rows to what they share when a run is repeated with that of others."""
-    first = [made_up(seed=seed, date=OLD, settings__task={"key": seed}) for seed in (1, 2)]
-    (folder,) = folder_of(tmp_path, *first)
-    publish(folder, folder)
-    lines = reading._lines
-
-    def publish_first(path, text):
-        read = lines(path, text)
-        monkeypatch.undo()
-        folder_of(tmp_path, made_up(seed=2, date=NEW, settings__task={"key": 1}))
-        publish(folder, folder)
-        return read
-
-    monkeypatch.setattr(reading, "_lines", publish_first)
-    rows = read_folder(folder).finished
-    assert [row["settings.task.key"] for row in rows] == [1, 1]

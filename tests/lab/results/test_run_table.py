@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 
 import pandas as pd
 import pytest
@@ -67,117 +65,7 @@ def test_a_damaged_result_is_named_with_its_damage(tmp_path, change, damage):
     path.write_text(json.dumps(made_up("layernorm", 1, 35.0, **change)))
     with pytest.raises(CommandError) as refused:
         read_results(folder)
-    assert str(refused.value) == f"{path} {damage}; write it again"
-
-
-def curves_of(value):
-    """A result with another value in place of the curve of the validation losses."""
-    return {"curves": {"valid": value}}
-
-
-@pytest.mark.parametrize(
-    ("change", "damage"),
-    [
-        ({"scores__tokenized__score": math.inf}, "has the scores.tokenized.score 'inf', which is"),
-        ({"scores__tokenized__score": "35"}, "has the scores.tokenized.score '35', which is not"),
-        ({"scores__tokenized__score": [35.0]}, r"has the scores.tokenized.score '\[35.0\]'"),
-        ({"scores__tokenized__score": True}, "has the scores.tokenized.score 'True', which is"),
-        ({"scores__tokenized__score": None}, "lacks scores.tokenized.score; write it again"),
-        ({"scores": 35.0}, "has the scores '35.0'; write it again"),
-        ({"metric": "blue"}, "metric blue"),
-        ({"seed": "1"}, "has the seed '1'; write it again"),
-        ({"seed": None}, "has the result of layernorm, seed None|lacks seed"),
-        ({"norm": ["layernorm"]}, r"has the norm .\['layernorm'\]"),
-        ({"curves": "none"}, "has the curves 'none'"),
-        (curves_of("none"), "has another value than a curve of valid"),
-        (curves_of([7]), "has another value than a curve of valid"),
-        (curves_of([{"updates": 1, "loss": math.inf}]), "has another value than a curve of valid"),
-        (curves_of([{"updates": 1, "loss": "8"}]), "has another value than a curve of valid"),
-        ({"translations": "a.gz"}, "has the translations 'a.gz'"),
-        ({"statistics": [1]}, r"has the statistics .\[1\]"),
-        ({"differs": "all"}, "has the differs 'all'"),
-        ({"date": 7}, "has the date '7'"),
-        ({"model__parameters": "many"}, "has the model.parameters 'many'"),
-        ({"training__updates_per_second": [1]}, r"has the training.updates_per_second '\[1\]'"),
-        ({"scores__tokenized__label": []}, r"has the scores.tokenized.label '\[\]'"),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_one_line(tmp_path, change, damage):
-    (folder,) = folder_of(tmp_path, made_up("layernorm", 1, 35.0))
-    path = folder / "layernorm-seed1.json"
-    named = {key: value for key, value in change.items() if key in ("norm", "seed")}
-    others = {key: value for key, value in change.items() if key not in named}
-    path.write_text(json.dumps(made_up("layernorm", 1, 35.0, **others) | named))
-    with pytest.raises(CommandError, match=damage):
-        read_results(folder)
-
-
-@pytest.mark.parametrize("depth", [500, 900, 100_000])
-@pytest.mark.parametrize("name", ["layernorm-seed1.json"])
-def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
-    (folder,) = folder_of(tmp_path, made_up("rmsnorm", 2))
-    deep = '{"a": ' * depth + "1" + "}" * depth
-    result = json.dumps(made_up("layernorm", 1))
-    (folder / name).write_text(result.removesuffix("}") + f', "deep": {deep}}}')
-    with contextlib.suppress(CommandError):  # a depth that can be read may be taken
-        read_results(folder)
-
-
-@pytest.mark.parametrize(
-    ("content", "damage"),
-    [
-        ("7", "a-seed1.json is not a result"),
-        ("{}", "a-seed1.json is not a result"),
-        ('{"experiment": "e", "norm": null, "seed": 1, "state": "failed"}', "result of None"),
-        (
-            '{"experiment": "e", "norm": "a", "seed": [1], "state": "failed", "differs": {}}',
-            "has the seed",
-        ),
-        ("[" * 100_000, "is not JSON"),
-        ("1" * 5000, "is not JSON"),
-        ("\xff", "is not a result|is not JSON"),
-    ],
-)
-def test_a_damaged_failure_is_one_line(content, damage, tmp_path):
-    (folder,) = folder_of(tmp_path, made_up())
-    (folder / "a-seed1.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(CommandError, match=damage):
-        read_failures(folder)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "damage"),
-    [
-        ('"seed"', '"sead"', "runs.jsonl lacks seed"),
-        ("35.0", "Infinity", "runs.jsonl has the scores.tokenized.score 'inf'"),
-        ("35.0", '"none"', "runs.jsonl has the scores.tokenized.score 'none'"),
-    ],
-)
-def test_a_damaged_table_is_one_line(old, new, damage, tmp_path):
-    (folder,) = folder_of(tmp_path, made_up(bleu=35.0), made_up(seed=2, bleu=36.0))
-    publish(folder, folder)
-    table = folder / "runs.jsonl"
-    table.write_text(table.read_text().replace(old, new))
-    with pytest.raises(CommandError, match=damage):
-        read_results(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("runs.jsonl", "{}\n[1]\n"),
-        ("runs.jsonl", "{}\n{\n"),
-        ("runs.jsonl", '{}\n{"norm": "a"}\n'),
-        ("runs.jsonl", '{}\n{"experiment": "e", "norm": "a", "seed": 1, "state": "failed"}\n'),
-        ("outputs.jsonl.gz", "text"),
-    ],
-)
-def test_a_table_edited_by_hand_is_one_line(name, text, tmp_path):
-    (folder,) = folder_of(tmp_path, made_up(), made_up(seed=2))
-    publish(folder, folder)
-    (folder / name).write_text(text)
-    with pytest.raises(CommandError, match=name):
-        read_results(folder)
+    assert str(refused.value) == f"{path} {damage}; run it again"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +91,7 @@ def test_results_are_sorted_and_checked(tmp_path):
     bad = tmp_path / "e" / "other.json"
     for text, message in [
         ('{"schema": 1}', rf"other\.json is not a result of schema {SCHEMA}"),
-        (f'{{"schema": {SCHEMA}}}', rf"other\.json is not a result of schema {SCHEMA}"),
+        (f'{{"schema": {SCHEMA}}}', r"other\.json lacks experiment"),
         ('{"schema"', r"other\.json is not JSON"),
     ]:
         bad.write_text(text)

@@ -23,7 +23,7 @@ def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):
 
 
 def test_placements_are_settings_of_their_own(tmp_path):
-    stock = made_up("stock", settings__model={"encoder_normalize_before": True})
+    stock = made_up("stock")
     runs = made_up(), made_up(placement="post"), made_up(placement="post", seed=2), stock
     study = read_study(folder_of(tmp_path, *runs))
     # the placement of the most runs is the baseline's
@@ -45,13 +45,6 @@ def test_two_settings_of_one_name_are_refused(tmp_path):
     runs = made_up(placement="post"), made_up("layernorm-post", placement="post", differs=POST)
     with pytest.raises(CommandError, match="layernorm and layernorm-post are both layernorm, post"):
         read_study(folder_of(tmp_path, *runs))
-
-
-@pytest.mark.parametrize("given", [{}, {"norm_placement": "post"}])
-def test_a_placement_of_one_stack_is_named(given, tmp_path):
-    result = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
-    (placement,) = read_results(*folder_of(tmp_path, result))["placement"]
-    assert placement == "encoder post, decoder sandwich"
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
             "seeds: [1, 11]",
             "the tuning seed 11 is also a seed of the study's runs",
         ),
-        ("[0.001, 0.002]", "[0.001]", f"the grid of {LR} is [0.001]"),
+        ("[0.001, 0.002]", "[0.001]", f"{LR} is [0.001]; it must be 2 or more"),
         (STUDY[STUDY.index("tune:") :], "", "has no section tune"),
     ],
 )

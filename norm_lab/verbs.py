@@ -43,7 +43,7 @@ VERBS = {
     ),
     "score": ("norm_lab.metrics.bleu", "compute BLEU of the output of fairseq-generate"),
     "finish": (
-        "norm_lab.engine.finish",
+        "norm_lab.results.finish",
         "average, evaluate and score the finished training in a folder",
     ),
     "publish": (

@@ -74,13 +74,8 @@ def execute(spec: RunSpec, retry: bool = False) -> None:
         execution = Execution(spec, display, os.environ, lock, retry)
         try:
             execution.run()
-        except (CommandError, OSError) as error:
-            if not spec.folder.is_dir():
-                raise CommandError(
-                    f"{spec.folder} was removed during its run; start the run again"
-                ) from error
-            if isinstance(error, CommandError):
-                execution.record(error)
+        except CommandError as error:
+            execution.record(error)
             raise
         finally:
             display.close()

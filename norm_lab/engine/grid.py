@@ -101,7 +101,8 @@ def gpus_of(specs: Sequence[RunSpec]) -> list[str]:
 def run_here(request: Request, specs: Sequence[RunSpec], count: int) -> None:
     """Execute runs, ``count`` in parallel; a failure does not stop the others.
 
-    If there are fewer GPUs than parallel runs, several runs share one.
+    A place is what a running run holds: a share of the cores and a GPU. If there are fewer GPUs
+    than parallel runs, several runs share one. A run whose folder is in use is not started.
     """
     threads = str(request.threads or max(len(os.sched_getaffinity(0)) // count, 1))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()

@@ -59,7 +59,7 @@ def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
 
 
 def without_dropout(model: nn.Module) -> None:
-    """Put a model in training mode, for batch statistics, but without dropout."""
+    """Switch dropout off for good, so that training mode changes batch statistics alone."""
     for module in model.modules():
         if isinstance(module, (FairseqDropout, nn.Dropout)):
             module.p = 0.0

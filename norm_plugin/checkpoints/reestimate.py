@@ -119,6 +119,14 @@ def start_plain_means(model: nn.Module) -> dict[str, BatchStatisticsNorm]:
 
 
 def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
+    """Let a model train on some batches without gradients, which updates its running statistics.
+
+    Args:
+        batches: how many batches of the training data.
+
+    Raises:
+        CommandError: the data has no target side, or an activation is not finite.
+    """
     from fairseq.utils import apply_to_sample, set_torch_seed
 
     from norm_plugin.models.divergence import DivergenceWatch

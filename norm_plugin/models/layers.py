@@ -388,7 +388,12 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
 def restore(
     attention: MultiheadAttention, incremental_state: Any | None, state: list[Tensor] | None
 ) -> None:
-    """Set the earlier keys and values of ``attention``, and their padding mask if given."""
+    """Set the earlier keys and values of an incremental decoding, and their mask if given.
+
+    Args:
+        state: keys and values of shape (B, heads, T, C / heads), then the mask; None: keep what
+            ``incremental_state`` has.
+    """
     if state is not None:
         assert incremental_state is not None
         names = ("prev_key", "prev_value", "prev_key_padding_mask")

@@ -92,7 +92,7 @@ class RepBatchNorm(RunningMomentsNorm):
             return 0.0
         if torch.compiler.is_compiling():
             return (1 - self.num_updates.double() / self.warmup_updates).clamp(min=0)
-        return max(0.0, 1 - self._updates / self.warmup_updates)
+        return max(0.0, 1 - self.updates_counted / self.warmup_updates)
 
     def _blend(self, x: Tensor, x_hat: Tensor, share: float | Tensor) -> Tensor:
         """Return PRepBN of ``x``, given its standardized form ``x_hat`` and lambda = ``share``."""

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -86,9 +85,6 @@ def train(argv):
         Path(os.environ["FAKE_FOLDER"], "training").touch()
         signal.pause()
     folder = Path(value(argv, "--save-dir"))
-    if does == "loses its folder":
-        shutil.rmtree(folder.parent)
-        return
     last = folder / "checkpoint_last.pt"
     start = int(last.read_text().split()[0]) if last.exists() else 0
     state = last.read_text() if last.exists() else digest(*argv)

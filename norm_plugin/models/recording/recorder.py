@@ -157,6 +157,12 @@ class Recorder:
     def _measure_input_gradient(
         self, measures: Measures, valid: Tensor | None, grad: Tensor
     ) -> None:
+        """Add the measures of the gradient of a norm's input, which has the input's shape: a hook.
+
+        Args:
+            measures: those of the norm's site, to which they are added.
+            valid: the positions that are no padding, as of :func:`positions_of`.
+        """
         measures.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
 
     def _see_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:

@@ -104,6 +104,7 @@ class PaddingMask:
         model.register_forward_hook(self._end, always_call=True)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hold the mask that a forward of the model is given, until it ends: a hook before it."""
         given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
         self._hold(padding_of(given.get(self.argument), self.argument))
 

@@ -312,7 +312,12 @@ class BatchStatisticsNorm(AffineNorm):
         return 1.0 if scale is None else scale
 
     @property
-    def _updates(self) -> int:
+    def updates_counted(self) -> int:
+        """``num_updates`` as a number; reading it waits for the device only if it changed.
+
+        It is what a trainer has reported, else the buffer, whose last reading is kept with the
+        version of the tensor.
+        """
         if self._reported is not None:
             return self._reported
         buffer, version, count = self._count_read
@@ -325,16 +330,11 @@ class BatchStatisticsNorm(AffineNorm):
         return count
 
     @property
-    def updates_counted(self) -> int:
-        """``num_updates`` as a number; reading it waits for the device only if it changed."""
-        return self._updates
-
-    @property
     def in_warmup(self) -> bool:
         """Whether the statistics of the batch itself normalize it."""
         if self._averaged_forwards is not None:
             return self._averaged_forwards <= 1
-        return self.warmup_updates > 0 and self._updates < self.warmup_updates
+        return self.warmup_updates > 0 and self.updates_counted < self.warmup_updates
 
     def channel_map(
         self, square: Tensor, eps: float, mean: float | Tensor = 0.0
@@ -363,7 +363,7 @@ class BatchStatisticsNorm(AffineNorm):
         counted = self._trainer_counts or self._optimizer_counts
         if not counted and self._averaged_forwards is None:
             self._forwards_counted += 1
-            self._count(self._updates + 1)
+            self._count(self.updates_counted + 1)
 
     @property
     def counts_steps(self) -> bool:
@@ -384,11 +384,11 @@ class BatchStatisticsNorm(AffineNorm):
             self._stepped = self._stepped | parameters
             return
         self._stepped = parameters
-        self._count(self._updates - self._forwards_counted + 1)
+        self._count(self.updates_counted - self._forwards_counted + 1)
         self._optimizer_counts, self._forwards_counted = True, 0
 
     def _count(self, num_updates: int) -> None:
-        if num_updates != self._updates:
+        if num_updates != self.updates_counted:
             self.num_updates.fill_(num_updates)
             known = 0 if self.num_updates.is_inference() else self.num_updates._version
             self._count_read = (self.num_updates, known, num_updates)

@@ -11,8 +11,6 @@ import yaml
 from fake_runs import composed, spec_of
 from norm_lab.config import configuration
 from norm_lab.config.checks import check_hyperparameters
-from norm_lab.config.compose import compose_runs
-from norm_lab.config.options import Request
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS
@@ -77,13 +75,6 @@ def test_a_study(text, tmp_path, code):
     path.write_text("experiment: toy\n" + text.format(quoted))
     with pytest.raises(CommandError, match=BETAS):
         dry_runs(str(path))
-
-
-def test_the_grid_of_a_tuning(code):
-    trial = ("seed=9", override("optimizer.adam_betas", code))
-    request = Request("toy", runs=(trial,), grid=True, dry_run=True)
-    with pytest.raises(CommandError, match=BETAS):
-        compose_runs(request)
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def test_a_wrong_choice_is_one_line(argv, message, capsys):
         ("layernorm", ["--norm-groups", "4"], "--norm-groups is an option of groupnorm"),
         ("groupnorm", ["--norm-groups", "3"], "encoder-self: groups is 3; it must divide 128"),
         ("layernorm", ["--norm-eps", "x"], "argument --norm-eps: invalid float value: 'x'"),
-        ("layernorm", ["--foo", "3"], "unrecognized arguments: --foo 3"),
+        ("layernorm", ["--foo", "3"], "fairseq-train: unrecognized arguments: --foo 3"),
         (
             "layernorm",
             ["--norm-placement", "post", "--encoder-normalize-before"],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import resource
 import sys
 
 import pytest
@@ -13,13 +11,6 @@ from norm_lab.engine.process import run_process
 from norm_plugin.io.command_line import CommandError
 
 MIB = 2**20
-BLOCKS, BLOCK = 20, 64 * MIB
-FILL = f"""
-import resource
-for _ in range({BLOCKS}):
-    b"x" * {BLOCK}
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-"""
 HOLD = """
 import sys
 block = b"x" * (int(sys.argv[1]) * 2**20)
@@ -40,20 +31,13 @@ def measure(tmp_path, size):
     return run(tmp_path, HOLD, str(size), str(fifo), read=read)
 
 
-def page_faults(tmp_path, **environment):
-    """The page faults of a Python that fills a block of memory and frees it, again and again."""
-    lines = []
-    run(tmp_path, FILL, environment=environment, read=lines.append)
-    return int(lines[-1])
-
-
-def run(tmp_path, program, *argv, environment=None, read):
+def run(tmp_path, program, *argv, read):
     lock = os.open(tmp_path / "lock", os.O_CREAT)
     try:
         return run_process(
             [sys.executable, "-S", "-c", program, *argv],
             folder=tmp_path,
-            environment=environment or {},
+            environment={},
             log=tmp_path / "log",
             read=read,
             lock=lock,
@@ -76,11 +60,3 @@ def test_a_command_has_taken_at_least_what_it_held(tmp_path):
     small, large = measure(tmp_path, 1), measure(tmp_path, 65)
     # a Python alone takes less than 64 MiB, however large this process is
     assert 1 * MIB < small < 64 * MIB and large > 65 * MIB
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_a_command_keeps_the_memory_that_it_frees_unless_the_user_says_otherwise(tmp_path):
-    of_a_block = BLOCK // resource.getpagesize()
-    # once at most for the block, and a Python starts with fewer faults than that
-    assert page_faults(tmp_path) < 2 * of_a_block
-    assert page_faults(tmp_path, GLIBC_TUNABLES="") > BLOCKS / 2 * of_a_block

@@ -145,28 +145,20 @@ def test_unknown_words_match_nothing() -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
+@pytest.mark.parametrize(
+    ("kind", "flags", "lower"),
+    [("sacrebleu", [], "-lc"), ("chrf", ["-m", "chrf"], "--chrf-lowercase")],
+)
+def test_a_score_of_sacrebleu_equals_that_of_its_command(
+    tmp_path, kind, flags, lower, lowercase
+) -> None:
     hypotheses = tmp_path / "hypotheses"
     lines = detokenize(read_generate_log(LOG).hypotheses, "de")
     hypotheses.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses), "-w", "4"]
-    command += ["-lc"] if lowercase else []
+    command += [*flags, *([lower] if lowercase else [])]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    score = score_log(LOG, REFERENCE, TextForm("de", lowercase))["sacrebleu"]
-    assert score["score"] == printed["score"]
-    assert score["signature"] == printed["signature"]
-    assert f"case:{'lc' if lowercase else 'mixed'}" in score["signature"]
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_chrf_equals_its_command(tmp_path, lowercase) -> None:
-    hypotheses = tmp_path / "hypotheses"
-    lines = detokenize(read_generate_log(LOG).hypotheses, "de")
-    hypotheses.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses)]
-    command += ["-m", "chrf", "-w", "4", *(["--chrf-lowercase"] if lowercase else [])]
-    printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    score = score_log(LOG, REFERENCE, TextForm("de", lowercase))["chrf"]
+    score = score_log(LOG, REFERENCE, TextForm("de", lowercase))[kind]
     assert score["score"] == printed["score"]
     assert score["signature"] == printed["signature"]
 

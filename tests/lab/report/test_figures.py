@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -185,21 +184,6 @@ def test_a_label_of_an_arm_does_not_change_its_line(tmp_path):
     labels = {"batchnorm-stat-tokens-512": "small batches"}
     data = drawn(read_study(folder, "batchnorm", labels), "stat-tokens").data
     assert list(zip(data["arm"], data["value"])) == [("batchnorm, pre", n) for n in (512, 4096)]
-
-
-def test_overlapping_splits_widen_the_interval_of_a_line(tmp_path):
-    """Nadeau and Bengio have 1/2 + 1 instead of 1/2 if test and training sets are equally large."""
-    runs = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]
-    baseline = {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER}
-    study = read_study(folder_of(tmp_path, *runs, batch_run("batchnorm", 35.0), baseline))
-    splits = {"split_seed": 1, "scores.tokenized.sentences": 50, "data.training_pairs": 50}
-    fixed, split = (
-        drawn(each, "stat-tokens").data.iloc[0]
-        for each in (study, replace(study, runs=study.runs.assign(**splits)))
-    )
-    assert split["high"] - split["mean"] == pytest.approx(
-        math.sqrt(3) * (fixed["high"] - fixed["mean"])
-    )
 
 
 def test_an_arm_far_from_the_others_has_a_scale_of_its_own():

@@ -15,6 +15,7 @@ from typing import Any
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine.stages import evaluation_command
 from norm_lab.metrics import AVERAGE, find_metric
+from norm_lab.results.result import collect_result, write_result
 from norm_lab.run.flags import averaging_flags
 from norm_plugin.io.files import atomic_write, read_lines
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     step(metric.stage)
     evaluate(spec)
     step("score")
-    score(spec)
+    write_result(collect_result(spec), spec.results)
     return 0
 
 
@@ -95,10 +96,3 @@ class CountingStream(io.TextIOWrapper):
                 self.shown = time.monotonic()
                 step(self.step, self.done, self.total, self.items)
         return super().write(text)
-
-
-def score(spec: RunSpec) -> None:
-    """Write the result of a run."""
-    from norm_lab.results.result import collect_result, write_result
-
-    write_result(collect_result(spec), spec.results)

@@ -47,7 +47,6 @@ from papers import (
     scores_table,
 )
 from recipe_commands import command_lines
-from replaced_models import models_table
 from settings import settings_tables
 from speed_tables import speed_table
 from summary import costs_table, main_claims, norm_table
@@ -113,7 +112,6 @@ def generators(root: Path) -> Generators:
         "recorded/": lambda name: recorded_figures_table(results / name),
         "speed/": lambda name: speed_table(name, root),
         "examples/": lambda name: example_table(name, root),
-        "replaced-models": lambda _: models_table(root),
         "command/": command_lines,
         "front/": lambda names: front_table(names.split(",")),
         "layers/": lambda name: layer_gradients_table(results / name),

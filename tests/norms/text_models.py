@@ -1,39 +1,17 @@
-#!/usr/bin/env python3
-"""Try replace_norms on the text models of transformers, and keep the outcomes for docs/examples.md.
-
-    python tools/replaced_models.py           all of them, in about 10 minutes
-    python tools/replaced_models.py bert t5   print the outcomes of a few
-
-A model is small and has random weights: nothing is downloaded. Without names, the outcomes are
-written to results/examples/transformers.json. `python tools/docs.py` makes the tables.
-"""
+"""``replace_norms`` in the text models of transformers: small ones, with random weights."""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import inspect
-import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from torch import Tensor, nn
 
-from norm_lab.report.text import markdown
-from norm_lab.results.provenance import git_state, versions
-from norm_plugin.io.command_line import run_command
-from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import replace_norms
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = Path("results") / "examples" / "transformers.json"
 MOST_PARAMETERS = 30_000_000
 SMALL = {
     32: "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim word_embed_proj_dim",
@@ -51,7 +29,7 @@ SMALL = {
     0: "pad_token_id",
 }
 """Small values of the attributes of a configuration; a model gets those that it has."""
-CHANGES: tuple[dict[str, int | None], ...] = (
+CHANGES = (
     {},
     {"head_dim": None, "rotary_dim": None},
     {"head_dim": None, "rotary_dim": None, "num_key_value_heads": 4},
@@ -65,21 +43,14 @@ OTHER_INPUTS = {"pixel_values", "pixel_values_videos", "input_features", "input_
 ITSELF = "itself"
 NORMS = ("dyt", "batchnorm", "powernorm", "mabn", "regularized-batchnorm")
 """A norm of each family."""
-TRIALS = (ITSELF, *NORMS)
-"""What the norms are replaced by."""
-DONE, NO_MODEL = "done", "no model"
-Outcomes = dict[str, dict[str, str]]
-"""For each architecture and trial ``DONE``, or why it was refused, or the error."""
-
-
-# ---- models ----------------------------------------------------------------------------------
+DONE = "done"
 
 
 class NoModelError(ValueError):
     """No small configuration of an architecture gives a model that trains on tokens alone."""
 
 
-def architectures() -> list[str]:
+def architectures():
     """Return the names of the architectures of transformers that take tokens and nothing else."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
@@ -87,7 +58,7 @@ def architectures() -> list[str]:
     names = []
     for name, config in CONFIG_MAPPING.items():
         try:
-            model: Any = MODEL_MAPPING[config]
+            model = MODEL_MAPPING[config]
             forward = (model[0] if isinstance(model, tuple) else model).forward
         except (KeyError, ImportError, ValueError):  # no model, or one that needs another library
             continue
@@ -97,7 +68,7 @@ def architectures() -> list[str]:
     return names
 
 
-def new_model(name: str) -> Any:
+def new_model(name):
     """Return a small model of architecture ``name``, with random weights, in evaluation mode.
 
     Raises:
@@ -115,11 +86,11 @@ def new_model(name: str) -> Any:
     raise NoModelError(errors[0])
 
 
-def _build(name: str, change: dict[str, int | None]) -> Any:
+def _build(name, change):
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config_class: Any = CONFIG_MAPPING[name]
+    config_class = CONFIG_MAPPING[name]
     default = config_class()
     values = {key: value for value, keys in SMALL.items() for key in keys.split()} | change
     given = {key: value for key, value in values.items() if value is not None}
@@ -132,7 +103,7 @@ def _build(name: str, change: dict[str, int | None]) -> Any:
     return AutoModel.from_config(config)
 
 
-def new_batch(model: nn.Module) -> dict[str, Tensor]:
+def new_batch(model):
     """Return tokens (3, 12) and a mask with padding at the end of one sequence."""
     tokens = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(3))
     mask = torch.ones(3, 12, dtype=torch.int64)
@@ -142,21 +113,7 @@ def new_batch(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in batch.items() if name in taken}
 
 
-# ---- trials ----------------------------------------------------------------------------------
-
-
-def try_all(names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each architecture with its outcomes; ``NO_MODEL`` has the reason if it has no model."""
-    for name in names:
-        try:
-            model = new_model(name)
-        except NoModelError as error:
-            yield name, {NO_MODEL: str(error)}
-        else:
-            yield name, try_model(model)
-
-
-def try_model(stock: Any, norms: Sequence[str] = NORMS) -> dict[str, str]:
+def try_model(stock, norms=NORMS):
     """Return the outcomes of the trials with copies of ``stock``: its own norms, and ``norms``."""
     return {
         ITSELF: _outcome(partial(_compare, stock), copy.deepcopy(stock)),
@@ -164,7 +121,7 @@ def try_model(stock: Any, norms: Sequence[str] = NORMS) -> dict[str, str]:
     }
 
 
-def _outcome(trial: Callable[[Any], None], model: Any) -> str:
+def _outcome(trial, model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a norm shows a causal model its future
         try:
@@ -175,7 +132,7 @@ def _outcome(trial: Callable[[Any], None], model: Any) -> str:
     return DONE
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_refusal(error):
     """Return whether ``replace_norms`` raised the error, and not the model after it."""
     trace, names = error.__traceback__, []
     while trace is not None:
@@ -184,12 +141,12 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, ValueError) and "replace_norms" in names
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error):
     name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return f"{name}{' '.join(str(error).split())}"[:400]
 
 
-def _compare(stock: Any, model: Any) -> None:
+def _compare(stock, model):
     """Raise AssertionError unless ``model`` computes the same with its norms replaced by equals."""
     for name, paths in _norms_by_kind(model).items():
         replace_norms(model, name, mask=None, only=paths)
@@ -203,9 +160,9 @@ def _compare(stock: Any, model: Any) -> None:
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def _norms_by_kind(model: nn.Module) -> dict[str, list[str]]:
+def _norms_by_kind(model):
     """Return the paths of the norms that are layernorm, and of those that are rmsnorm."""
-    kinds: dict[str, list[str]] = {}
+    kinds = {}
     for replaced in replace_norms(copy.deepcopy(model), "rmsnorm", mask=None):
         old = model.get_submodule(replaced.path)
         x = torch.randn(2, 3, replaced.norm.dim)
@@ -215,7 +172,7 @@ def _norms_by_kind(model: nn.Module) -> dict[str, list[str]]:
     return kinds
 
 
-def _train(name: str, model: Any) -> None:
+def _train(name, model):
     """Raise an error unless ``model`` trains with norm ``name``, also with recomputed forwards."""
     stacks = [model]
     if "decoder_input_ids" in new_batch(model):
@@ -234,114 +191,24 @@ def _train(name: str, model: Any) -> None:
         torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-4)
 
 
-def _gradients(model: Any) -> list[Tensor]:
+def _gradients(model):
     _seed()
     outputs = [each for each in _tensors(model.train()(**new_batch(model))) if each.requires_grad]
     torch.stack([output.square().mean() for output in outputs]).sum().backward()
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def _seed() -> None:
+def _seed():
     """Seed what models draw from: torch for dropout, numpy for layers that are left out."""
     torch.manual_seed(5)
     np.random.seed(5)
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def _tensors(output):
     """Yield the floating-point tensors of an output of a model."""
-    if isinstance(output, Tensor):
+    if isinstance(output, torch.Tensor):
         if output.is_floating_point():
             yield output
     elif isinstance(output, (dict, list, tuple)):
         for value in output.values() if isinstance(output, dict) else output:
             yield from _tensors(value)
-
-
-# ---- tables ----------------------------------------------------------------------------------
-
-
-def models_table(root: Path) -> str:
-    """Return Markdown: on how many models each trial was done, and why others were refused."""
-    result = read_json(root / RESULT)
-    outcomes: Outcomes = result["outcomes"]
-    tried = {name: each for name, each in outcomes.items() if NO_MODEL not in each}
-    counts = [_counts(trial, [each[trial] for each in tried.values()]) for trial in TRIALS]
-    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    commit = result["git"]["commit"][:7] + "+" * result["git"]["dirty"]
-    return "\n".join(
-        [
-            markdown(pd.DataFrame(counts), ["---", *["---:"] * 4]),
-            "",
-            markdown(pd.DataFrame(_refusals(tried))),
-            "",
-            f"`python tools/replaced_models.py`, {versions}, commit {commit}. Of {len(outcomes)} "
-            f"architectures that take tokens alone, {len(outcomes) - len(tried)} gave no small "
-            "model that trains.",
-        ]
-    )
-
-
-def _counts(trial: str, outcomes: list[str]) -> dict[str, object]:
-    kinds = [outcome.partition(":")[0] for outcome in outcomes]
-    return {
-        "replaced by": "the same norm" if trial == ITSELF else f"`{trial}`",
-        "models": len(kinds),
-        "equal or trained": kinds.count(DONE),
-        "refused": kinds.count("refused"),
-        "failed": kinds.count("failed"),
-    }
-
-
-REASONS = {
-    "gets an input of shape": "the input of a norm has other positions than the tokens",
-    "besides its input": "a norm has another input, such as a gate",
-    "(batch, time, channels)": "a norm has another layout than (batch, time, channels)",
-    "so its width is not known": "a norm without a gain, whose width is not known",
-    "computes neither": "a norm computes neither LayerNorm nor RMSNorm",
-    "has the parameters": "a norm has other parameters",
-    "contains no LayerNorm": "it has no LayerNorm and no RMSNorm",
-    "has no argument": "its forward has no `attention_mask`",
-    "queries, keys and values stay": "its only norms are those of queries, keys and values",
-}
-"""What a message of a refusal says, for the table."""
-
-
-def _refusals(tried: Outcomes) -> list[dict[str, str]]:
-    """Return the rows of the table of refusals: each reason and its architectures."""
-    names: dict[str, list[str]] = {}
-    for name, outcomes in tried.items():
-        for outcome in outcomes.values():
-            if outcome != DONE:
-                reason = next((REASONS[key] for key in REASONS if key in outcome), outcome)
-                names.setdefault(reason, []).append(name)
-    return [
-        {"refused because": reason, "architectures": ", ".join(dict.fromkeys(names[reason]))}
-        for reason in sorted(names, key=lambda reason: -len(set(names[reason])))
-    ]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures (default: all)")
-    parser.add_argument("--out", type=Path, default=ROOT / RESULT, metavar="FILE")
-    args = parser.parse_args(argv)
-    outcomes: Outcomes = {}
-    for name, outcome in try_all(args.names or architectures()):
-        outcomes[name] = outcome
-        for trial, each in outcome.items():
-            print(f"{name} {trial}: {each}", flush=True)
-    if not args.names:
-        known = {**versions(), "transformers": version("transformers")}
-        result = {
-            "versions": {key: known[key] for key in ("python", "torch", "transformers")},
-            "git": git_state(ROOT),
-            "outcomes": outcomes,
-        }
-        write_text(args.out, json.dumps(result, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -22,7 +22,6 @@ after an interruption: what the files have of this code and device is not measur
   ``peak_mib`` the most that the update allocates. Both have the same optimizer, but in the first
   row, which compares the optimizers of stock fairseq
 - sweep, gpu_sweep.csv: updates/s of 1, 2, 4 and 8 trainings that share the GPU, in all
-- traces, gpu_traces.csv: every kernel of each norm, with its time
 """
 
 from __future__ import annotations
@@ -512,31 +511,11 @@ def measure_sweep(window: Window) -> None:
         window.write("sweep", {**what, **row, "updates_per_s": sum(updates) / args.sweep_seconds})
 
 
-# ---- traces ---------------------------------------------------------------------------------
-
-
-def measure_traces(window: Window) -> None:
-    """Write each kernel of a forward and backward pass of every norm."""
-    rows, channels = window.args.sizes[0]
-    for dtype in DTYPES:
-        data = make_data(rows, channels, dtype, window.args.device)
-        for setup in window.args.setups:
-            what = {**setup._asdict(), "dtype": str(dtype)[6:]}
-            layer = own_layer(setup, "fused", data)
-            if window.left < 0 or layer is None or window.has("traces", **what):
-                continue
-            for _ in range(3):
-                step(layer, data)
-            for name, us in window.kernels_of(partial(step, layer, data)):
-                window.write("traces", {**what, "kernel": name[:80], "us": round(us, 2)})
-
-
 PARTS: Mapping[str, Callable[[Window], None]] = {
     "facts": measure_facts,
     "layers": measure_layers,
     "updates": measure_updates,
     "sweep": measure_sweep,
-    "traces": measure_traces,
 }
 
 

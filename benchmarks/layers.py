@@ -5,10 +5,9 @@
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
-compile (torch.compile of the plain form), reference (the slow transcription with which the tests
-compare, in numpy), copy (a copy of x, for LayerNorm only). A norm is measured if it has such a
-form, on float32 batches (T, B, C) of which a quarter is padding. powernorm is measured with each
-RMS pre-scaling, in its warm-up and after it.
+compile (torch.compile of the plain form), copy (a copy of x, for LayerNorm only). A norm is
+measured if it has such a form, on float32 batches (T, B, C) of which a quarter is padding.
+powernorm is measured with each RMS pre-scaling, in its warm-up and after it.
 
 Each provider takes turns with LayerNorm, A B A B, so that a machine that slows down does so for
 both; the row of torch has LayerNorm's times of all these pairs. The process keeps the memory that
@@ -21,11 +20,9 @@ benchmarks/gpu.py measures the same on a GPU.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -43,10 +40,10 @@ from measuring.records import Record
 from measuring.timing import alternate, keep_freed_memory, quartiles
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, OFF, set_kernels
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import NORM_TYPES
 
 WARMUP = 5
-FORMS = ("torch", "plain", "fused", "compile", "reference", "copy")
+FORMS = ("torch", "plain", "fused", "compile", "copy")
 
 # ---- what is measured, and what it may cost -------------------------------------------------
 
@@ -96,7 +93,6 @@ def layer_setups() -> list[Setup]:
 
 # ---- the forms of a layer -------------------------------------------------------------------
 
-TRANSCRIPTIONS = Path(__file__).resolve().parents[1] / "tests"
 BOTH, FORWARD = "forward+backward", "forward"
 DIRECTIONS = (BOTH, FORWARD)
 """Training, and inference without gradients."""
@@ -147,34 +143,6 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | 
     return partial(STEPS[direction], partial(norm, padding_mask=data.mask), data)
 
 
-def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
-    """Return a training step of the numpy transcription, in float64, with which tests compare."""
-    if direction != BOTH:
-        return None
-    sys.path.append(str(TRANSCRIPTIONS))
-    from reference import REFERENCES
-
-    channels, values = data.x.size(-1), setup.values()
-    options = {
-        option.name: option.parse(values.get(option.name, option.default))
-        for option in norm_spec(setup.norm).options
-    }
-    names = {"weight": "gamma", "bias": "beta"}
-    parameters = {
-        names.get(name, name): parameter.detach().double().numpy()
-        for name, parameter in setup.build(channels).named_parameters()
-    }
-    reference = REFERENCES[setup.norm](channels, **parameters, **options)
-    rows = [tensor.detach().double().reshape(-1, channels).numpy() for tensor in data[:2]]
-    valid = ~data.mask.t().reshape(-1).numpy()
-
-    def step() -> None:
-        reference.forward(rows[0], valid)
-        reference.backward(rows[1])
-
-    return step
-
-
 def of_copy(setup: Setup, data: Data, direction: str) -> Call | None:
     """Return a copy of x, which reads and writes N C numbers; only for ``layernorm``."""
     target = torch.empty_like(data.x, requires_grad=False)
@@ -198,11 +166,8 @@ PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
     "plain": partial(of_kernels, OFF),
     "fused": partial(of_kernels, AUTO),
     "compile": partial(of_kernels, "compile"),
-    "reference": of_reference,
     "copy": of_copy,
 }
-SLOW = {"reference": 3}
-"""The number of repetitions of slow providers."""
 
 
 def make_calls(setup: Setup, data: Data, direction: str, providers: list[str]) -> dict[str, Call]:
@@ -228,9 +193,8 @@ def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) ->
     of_unit: list[float] = []
     measured: list[Record] = []
     for name, call in calls.items():
-        repetitions = SLOW.get(name, args.repetitions)
         # two at a time: otherwise the plain form's use of the caches would slow down the next one
-        pair = alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions))
+        pair = alternate({UNIT: unit, name: call}, args.repetitions, WARMUP)
         of_unit += pair[UNIT]
         ratio = quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50
         measured.append(_row(name, pair[name], ratio))

@@ -17,7 +17,6 @@ PROVIDERS = {
     "fused": "fused",
     "compile": "`torch.compile`",
     "plain": "plain",
-    "reference": "numpy (the tests')",
 }
 """The headings of the columns, in their order."""
 MISSING, NO_FORM = "not measured", "—"

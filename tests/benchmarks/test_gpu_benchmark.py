@@ -56,7 +56,7 @@ def test_layers_are_measured_once(args, monkeypatch, cpu_kernels):
 def test_nothing_begins_when_the_time_is_over(args, cpu_kernels):
     window = Window(args)
     window.seconds = -1
-    for part in ("layers", "updates", "sweep", "traces"):
+    for part in ("layers", "updates", "sweep"):
         PARTS[part](window)
     assert not list(args.output.iterdir())
 
@@ -116,10 +116,11 @@ def test_a_failure_does_not_stop_the_others(args, monkeypatch, capsys, cpu_kerne
         raise RuntimeError("no kernel image")
 
     monkeypatch.setitem(PARTS, "layers", fail)
+    monkeypatch.setitem(PARTS, "sweep", lambda window: None)
     argv = ["--device", "cpu", "--quick", "--data", str(args.data), "--output", str(args.output)]
-    assert gpu.main([*argv, "--parts", "layers", "traces"]) == 1
+    assert gpu.main([*argv, "--parts", "layers", "sweep"]) == 1
     shown = capsys.readouterr()
-    assert "layers: failed: RuntimeError: no kernel image" in shown.err and "== traces" in shown.out
+    assert "layers: failed: RuntimeError: no kernel image" in shown.err and "== sweep" in shown.out
     assert len(rows_of(args, "facts")) == 1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -14,20 +12,6 @@ def worker_count() -> int:
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
-
-
-class _SumOverWorkers(torch.autograd.Function):
-    """Sum over workers; the gradient is summed too, since the sum enters every worker's loss."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return sum_over_workers(g)
 
 
 def max_over_workers(x: Tensor) -> Tensor:
@@ -43,7 +27,12 @@ def sum_over_workers(x: Tensor) -> Tensor:
     Its gradient is that of the sum of all workers' losses. Each worker must call it the same
     number of times, and run its backward pass when the others do.
     """
-    return x if worker_count() == 1 else _SumOverWorkers.apply(x)
+    if worker_count() == 1:
+        return x
+    from torch.distributed.nn.functional import all_reduce  # where torch has torch.distributed
+
+    total: Tensor = all_reduce(x)
+    return total
 
 
 def gathered_rows(x: Tensor, dim: int) -> Tensor:

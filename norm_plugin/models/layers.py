@@ -290,14 +290,12 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         encoder_out: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
         incremental_state: Any | None = None,
-        prev_self_attn_state: list[Tensor] | None = None,
-        prev_attn_state: list[Tensor] | None = None,
         self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> Any:
-        """Compute the layer, with fairseq's signature.
+        """Compute the layer, with the arguments that fairseq's decoder gives.
 
         Args:
             x: (T, B, C), or with several streams concatenated.
@@ -310,7 +308,6 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         x, attn = x if self.is_plain else self.placement.begin(x), None
 
         x, y = self.branch_input("self", x, norm)
-        restore(self.self_attn, incremental_state, prev_self_attn_state)
         f, attn = self.self_attn(
             query=y,
             incremental_state=incremental_state,
@@ -328,7 +325,6 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
 
         if self.encoder_attn is not None and encoder_out is not None:
             x, y = self.branch_input("cross", x, norm)
-            restore(self.encoder_attn, incremental_state, prev_attn_state)
             f, attn = self.encoder_attn(
                 query=y,
                 key=encoder_out,
@@ -346,7 +342,7 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         x, y = self.branch_input("ffn", x, norm)
         x = self.join("ffn", x, self.feed_forward(y, norm), norm)
         x = x if self.is_plain else self.placement.end(x)
-        return x, attn, self._state_for_onnx(incremental_state)
+        return x, attn, None
 
     def _keys(
         self,
@@ -376,28 +372,6 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
                     encoder_padding_mask = padding_mask.new_zeros(batch, length)
                 padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         return {"key": keys, "value": keys, "attn_mask": mask, "key_padding_mask": padding_mask}
-
-    def _state_for_onnx(self, incremental_state: Any | None) -> list[Tensor] | None:
-        """Return the keys and values of the self-attention, which an export to ONNX needs."""
-        if not self.onnx_trace or incremental_state is None:
-            return None
-        state = self.self_attn._get_input_buffer(incremental_state)
-        return [tensor for tensor in state.values() if tensor is not None]
-
-
-def restore(
-    attention: MultiheadAttention, incremental_state: Any | None, state: list[Tensor] | None
-) -> None:
-    """Set the earlier keys and values of an incremental decoding, and their mask if given.
-
-    Args:
-        state: keys and values of shape (B, heads, T, C / heads), then the mask; None: keep what
-            ``incremental_state`` has.
-    """
-    if state is not None:
-        assert incremental_state is not None
-        names = ("prev_key", "prev_value", "prev_key_padding_mask")
-        attention._set_input_buffer(incremental_state, dict(zip(names, state)))
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:

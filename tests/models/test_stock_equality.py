@@ -142,24 +142,3 @@ def test_a_decoder_layer_attends_as_stock(build, flags, masked):
         layer(x, memory, None, **given) for layer in first_layers(build, "decoder", *flags)
     )
     assert equal(stock, ours)
-
-
-@pytest.mark.parametrize("length", [2, 3])
-def test_a_decoder_layer_goes_on_from_earlier_keys_and_values(build, length):
-    """Code that exports a model does so; the state to continue from is the last output."""
-    x, memory = torch.randn(1, 2, 64), torch.randn(4, 2, 64)
-    outputs = []
-    for layer in first_layers(build, "decoder"):
-        layer.eval().prepare_for_onnx_export_()
-        torch.manual_seed(2)
-        heads, width = layer.nh, layer.head_dim
-        shape = (2, heads, 4, width)
-        earlier = [torch.randn(shape), torch.randn(shape), torch.zeros(2, 4)][:length]
-        cross = [torch.randn(shape), torch.randn(shape)]
-        states = {"prev_self_attn_state": earlier, "prev_attn_state": cross}
-        padding = torch.zeros(2, 1) if length == 3 else None
-        outputs.append(
-            layer(x, memory, incremental_state={}, self_attn_padding_mask=padding, **states)
-        )
-    assert len(outputs[0][2]) == length
-    assert equal(*outputs)

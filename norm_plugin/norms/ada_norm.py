@@ -15,8 +15,6 @@ En-De, IWSLT14 De-En and MNIST, 1 on IWSLT15 En-Vi, Enwiki8 and PTB, and 0.3 on 
 where C is the number of channels. In the released code its flag changes only the final norms of
 the two stacks, and k is fixed at 0.1. Here the variant applies at every site, and k is an option of
 both variants.
-
-Statistics are computed in float32 or wider. The cast back comes after the product.
 """
 
 from __future__ import annotations

@@ -24,9 +24,6 @@ and divides the sum of the variance by the number N of all positions, so its var
 sigma_B^2 above. Workers are never synchronized. Checked against that code: the gradient is the
 exact one of this forward pass, and the running variance is torch's unbiased one over all N
 positions, N/(N - 1) times the variance of the batch.
-
-In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ not the variance; the gradient is the same. There are no parameters.
 
 The released code differs: it takes the unbiased standard deviation and adds eps outside the
 root. This file keeps the forward pass of layernorm-simple, so that the two differ in the backward
-pass only. Statistics are computed in float32 or wider. The cast back comes after the division.
+pass only.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ within one position; over a sentence they would include padding, and a decoder w
 future. A group therefore needs two channels or more: with one (the paper's instance norm) y would
 be beta for every x. The paper's G = 32 does not divide the width of small Transformers into groups
 that are large enough. The default is 4, the number of heads of the smallest models here.
-
-Statistics are computed in float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations

@@ -21,9 +21,6 @@ Differences from that code: its r is 1 for at least 1000 forwards; here this end
 which counts optimizer updates. Before M batches were seen, the window holds the batches seen so
 far. M is the batch size to imitate divided by the actual one; the default is that of the code's
 ImageNet runs, 32 / 2.
-
-In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ updated. Inference divides by psi.
 
 Differences from the paper: eps, which Algorithm 2 lacks, is added inside the root of psi^2.
 ``variant=released`` is what the released code computes: see ``power_norm_released.py``. By default
-workers are not synchronized, as in the paper. In training padded positions are 0 before gamma and
-beta, and no mean includes them. Everything is computed and stored in float32 or wider. The cast
-back comes last.
+workers are not synchronized, as in the paper.
 """
 
 from __future__ import annotations

@@ -14,9 +14,6 @@ training, and PN-V never uses them in training. Workers are synchronized, as in 
 
 Differences from the paper: eps is added inside the root of psi^2. Definition 1 does not cover
 inference, so a_f is taken from PN. PN-V was never released.
-
-In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations

@@ -33,9 +33,6 @@ The penalty adds no term to the loss. Its exact gradient joins the backward pass
 once per forward of a worker; synchronized workers add it once in total. If the loss is multiplied
 before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``. The input is
 not pre-scaled.
-
-In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations

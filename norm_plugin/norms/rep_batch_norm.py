@@ -13,8 +13,7 @@ inference blends too, so that a checkpoint from before T is validated as it was 
 optimizer updates, not forwards. The code's initial phase with LN alone, 0 steps by default, is left
 out. The running variance is biased, as in ``batchnorm``.
 
-In training padded positions give BN(x) = beta and eta x = 0. Everything is computed and stored in
-float32 or wider. The cast back comes last.
+In training padded positions give BN(x) = beta and eta x = 0.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ with ``1+w`` gamma = 1 + weight, and weight starts at 0, as in Gemma and Qwen3-N
 pass and the gradients are the same. Weight decay, and any optimizer whose step depends on the size
 of a parameter, differ: decay draws gamma to 0 under ``w`` and to 1 under ``1+w``.
 
-The paper's optional offset is omitted, as in the models that use RMSNorm. Everything is computed
-in float32 or wider. The cast back comes last.
+The paper's optional offset is omitted, as in the models that use RMSNorm.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Differences from that code: it has no eps, and bounds ||x|| from below by 1e-5. 
 row of zeros is then g / 1e-5, which overflows float16. With eps inside the root it is g /
 sqrt(eps); where ||x|| is near sqrt(C), the two forms agree to the precision of float32. The
 paper's FixNorm, a fixed length for word embeddings, is not included.
-
-Everything is computed in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ b starts at 0, gamma and alpha at 1: y then equals RMSNorm, and of alpha and b o
 gradient at first. The paper uses one head in language models and 16 in vision, and applies weight
 decay to alpha and b. Its text could not be read: the formula, the heads and the initial values are
 those on which a summary of it and a third-party implementation for Megatron-LM agree.
-
-Everything is computed in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations

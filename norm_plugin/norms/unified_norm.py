@@ -33,9 +33,6 @@ Differences from that code:
 
 For translation the code turns the outlier skip off, with M = 4 and a warm-up of 4000, so off is the
 default.
-
-In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations

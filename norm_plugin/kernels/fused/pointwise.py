@@ -7,8 +7,7 @@ from torch import Tensor
 from norm_plugin.kernels.fused.function import Gradients, Passes, fused_norm
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.dynamic_erf import DynamicErf
-from norm_plugin.norms.dynamic_tanh import DynamicTanh
+from norm_plugin.norms.dynamic_tanh import DynamicErf, DynamicTanh
 
 
 class Pointwise(Passes):

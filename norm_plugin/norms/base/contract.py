@@ -59,7 +59,8 @@ class Norm(nn.Module):
     ) -> Tensor:
         """Normalize ``x``.
 
-        Half precision is converted to float32 first; the result is cast back once, at the end.
+        Half precision is converted to float32 first, in which everything is computed; the result
+        is cast back once, after gain and offset.
 
         Args:
             x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).

@@ -33,6 +33,9 @@ MOST_UPDATES = 10**12
 class BatchStatisticsNorm(AffineNorm):
     """A norm that takes statistics over the positions of a batch, and keeps running statistics.
 
+    In training, padded positions are 0 before gamma and beta, and no mean includes them, unless the
+    file of a norm says otherwise.
+
     Each training forward updates the running statistics once. A recomputed forward does not, nor
     does a batch without a real position. Running statistics are the floating-point buffers. They
     are kept in float32 or wider: ``model.half()`` does not convert them.
@@ -58,6 +61,7 @@ class BatchStatisticsNorm(AffineNorm):
             optimizer does.
         ghost_batch_tokens: N, the statistics are those of groups of N tokens; None: of the whole
             batch. See :mod:`norm_plugin.norms.base.groups` and :func:`set_ghost_batch_tokens`.
+        averaged_forwards: forwards since :meth:`start_cumulative_average`; None: it was not called.
         loss_scale: the factor by which the loss is multiplied before its backward pass, as in
             mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
             any other code that multiplies it must set this, see :func:`set_loss_scale`.
@@ -94,7 +98,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards_counted = 0  # by this object; not needed after an optimizer's step
         self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
-        self._averaged_forwards: int | None = None
+        self.averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
         count_steps_of(self)
 
@@ -176,8 +180,8 @@ class BatchStatisticsNorm(AffineNorm):
             return super().forward(x, padding_mask, batch_first)
         if self._forwards.open(x, self.call):
             return super().forward(x, padding_mask, batch_first)
-        if self._averaged_forwards is not None:
-            self._averaged_forwards += 1
+        if self.averaged_forwards is not None:
+            self.averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
         if self._saw_positions is not True:
@@ -219,19 +223,14 @@ class BatchStatisticsNorm(AffineNorm):
             )
         for name in self.forward_updated_buffers:
             self.get_buffer(name).zero_()
-        self._averaged_forwards = 0
-
-    @property
-    def averaged_forwards(self) -> int | None:
-        """Forwards since :meth:`start_cumulative_average`, or None if it was not called."""
-        return self._averaged_forwards
+        self.averaged_forwards = 0
 
     def effective_momentum(self, weight: float) -> float:
         """Return the weight of the current batch in a running statistic, in [0, 1].
 
         It is ``weight``, given by an option of the norm, or 1/k in a plain mean.
         """
-        return 1 / self._averaged_forwards if self._averaged_forwards else weight
+        return 1 / self.averaged_forwards if self.averaged_forwards else weight
 
     def share_of_batch(self, weight: float) -> float | None:
         """Return :meth:`effective_momentum`; None in a recomputed forward: it updates nothing."""
@@ -332,8 +331,8 @@ class BatchStatisticsNorm(AffineNorm):
     @property
     def in_warmup(self) -> bool:
         """Whether the statistics of the batch itself normalize it."""
-        if self._averaged_forwards is not None:
-            return self._averaged_forwards <= 1
+        if self.averaged_forwards is not None:
+            return self.averaged_forwards <= 1
         return self.warmup_updates > 0 and self.updates_counted < self.warmup_updates
 
     def channel_map(
@@ -361,7 +360,7 @@ class BatchStatisticsNorm(AffineNorm):
     def _count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer or an optimizer counts them."""
         counted = self._trainer_counts or self._optimizer_counts
-        if not counted and self._averaged_forwards is None:
+        if not counted and self.averaged_forwards is None:
             self._forwards_counted += 1
             self._count(self.updates_counted + 1)
 
@@ -369,7 +368,7 @@ class BatchStatisticsNorm(AffineNorm):
     def counts_steps(self) -> bool:
         """Whether the steps of optimizers count."""
         others = self.counts_forwards or self._trainer_counts
-        return not others and self._averaged_forwards is None
+        return not others and self.averaged_forwards is None
 
     def count_step(self, parameters: set[str]) -> None:
         """Count one step of optimizers that hold ``parameters``, names of this norm's own ones.

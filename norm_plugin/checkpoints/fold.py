@@ -21,6 +21,7 @@ from norm_plugin.checkpoints.files import (
     FOLDED,
     State,
     check_finite,
+    content_errors,
     load_checkpoint,
     save_checkpoint,
 )
@@ -42,7 +43,8 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
     from norm_plugin.models.folding import fold_norms
 
     state = load_checkpoint(checkpoint)
-    check_finite(checkpoint, state["model"])
+    with content_errors(checkpoint):
+        check_finite(checkpoint, state["model"])
     model, _, _ = build_model(checkpoint, data, state)
     try:
         foldings = fold_norms(model)

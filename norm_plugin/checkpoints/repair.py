@@ -17,7 +17,14 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from norm_plugin.checkpoints.files import FOLDED, LAST, DamagedError, load_checkpoint, num_updates
+from norm_plugin.checkpoints.files import (
+    FOLDED,
+    LAST,
+    DamagedError,
+    content_errors,
+    load_checkpoint,
+    num_updates,
+)
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
 
@@ -124,10 +131,11 @@ def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
             continue
         try:
             state = load_checkpoint(path)
+            with content_errors(path):
+                updates = num_updates(state)
         except CommandError as error:
             messages.append(f"skipped a checkpoint: {error}")
             continue
-        updates = num_updates(state)
         made = "averaged_from" in state or FOLDED in state
         if updates is not None and updates > most and not made:
             best, most = path, updates

@@ -72,7 +72,6 @@ DAMAGED = {
     "optimizer_history.0": "x",
     "optimizer_history.0.num_updates": "x",
     "extra_state": None,
-    "extra_state.metrics": [1],
     "cfg.common": "x",
     "cfg.model": [1],
     "cfg.model.encoder_layers": [1],

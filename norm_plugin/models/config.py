@@ -190,10 +190,5 @@ def check_keys(
 
 
 def _about_unknown(key: str, known: Iterable[str]) -> str:
-    if near := difflib.get_close_matches(key, known, n=3, cutoff=0.6):
-        return f"unknown model key {key}; the nearest are {', '.join(near)}"
-    norms = ", ".join(name for name in sorted(known) if name.startswith("norm_"))
-    return (
-        f"unknown model key {key}; the keys of the norms are {norms}, and the others "
-        "are those of fairseq's transformer"
-    )
+    near = difflib.get_close_matches(key, known, n=3)
+    return f"unknown model key {key}" + (f"; the nearest are {', '.join(near)}" if near else "")

@@ -193,18 +193,11 @@ def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:
     dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
     present = dict.fromkeys(str(dropout.module_name) for dropout in dropouts)
     meant = [name for name in present if _of_stock(name) in map(_of_stock, names)]
-    known = ", ".join(map(_of_stock, present))
     if not meant:
         raise ValueError(
-            f"--retain-dropout-modules {given} names no dropout of this model; choose from {known}"
+            f"--retain-dropout-modules {given} names no dropout of this model; choose from "
+            f"{', '.join(map(_of_stock, present))}"
         )
-    for name in names:
-        if _of_stock(name) not in map(_of_stock, meant):
-            logger.warning(
-                "--retain-dropout-modules: %s has no dropout of its own; those that have are %s",
-                name,
-                known,
-            )
     return meant
 
 

@@ -10,17 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from norm_plugin.models.flags import (
-    ALLOW_MISMATCH,
-    EMBEDDING,
-    INIT,
-    KERNELS_CHOICE,
-    NAN_CHECK,
-    PLACEMENT,
-    PLACEMENT_OF,
-    QKV_SCOPE,
-    norm_type_field,
-)
+from norm_plugin.models import flags
 from norm_plugin.models.sites import EMBEDDING_SITES, Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.position_leak_check import check_declaration
@@ -132,10 +122,6 @@ class Plan:
         """Return the norm at a site that the model has."""
         return next(choice for choice in self.sites if choice.site == site)
 
-    def has(self, site: Site) -> bool:
-        """Return whether the model has a norm at ``site``."""
-        return any(choice.site == site for choice in self.sites)
-
     def without(self, site: Site) -> Plan:
         """Return the plan with ``none`` at a site, as after folding."""
         gone = SiteChoice(site, IDENTITY, {})
@@ -144,20 +130,20 @@ class Plan:
     def to_settings(self) -> dict[str, str]:
         """Return the settings that are stored with a run, by key."""
         values = {
-            EMBEDDING: self.embedding,
-            QKV_SCOPE: self.qkv_scope,
-            KERNELS_CHOICE: self.kernels,
-            NAN_CHECK: "on" if self.nan_check else "off",
-            ALLOW_MISMATCH: "on" if self.allow_mismatch else "off",
+            flags.EMBEDDING: self.embedding,
+            flags.QKV_SCOPE: self.qkv_scope,
+            flags.KERNELS_CHOICE: self.kernels,
+            flags.NAN_CHECK: "on" if self.nan_check else "off",
+            flags.ALLOW_MISMATCH: "on" if self.allow_mismatch else "off",
         }
         placements, inits = set(self.placement.values()), set(self.initialization.values())
         if len(placements) == 1:
-            values[PLACEMENT] = placements.pop()
+            values[flags.PLACEMENT] = placements.pop()
         else:
-            values |= {PLACEMENT_OF[side]: name for side, name in self.placement.items()}
+            values |= {flags.PLACEMENT_OF[side]: name for side, name in self.placement.items()}
         if len(inits) == 1:
-            values[INIT] = inits.pop()
+            values[flags.INIT] = inits.pop()
         for choice in self.sites:
             if choice.site not in EMBEDDING_SITES.values():  # one flag, and the two may differ
-                values[norm_type_field(choice.site.flag)] = choice.norm
+                values[flags.norm_type_field(choice.site.flag)] = choice.norm
         return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import hashlib
 import json
@@ -280,14 +279,6 @@ def test_iwslt15(stanford, tmp_path, prepare, lines):
     own = prepare(TINY15, stanford, tmp_path / "own")
     assert own["settings"]["merges"] == {"en": 7669, "vi": 6669}
     assert own["scoring"] == ["tokenized_reference"]
-
-
-def test_byte_order_marks_change_no_text(stanford, marked, tmp_path, prepare):
-    plain = prepare(TINY15, stanford, tmp_path / "plain", "--merges", 30)
-    other = prepare(TINY15, marked(stanford), tmp_path / "out", "--merges", 30)
-    assert other["checksum"] == plain["checksum"] and other["inputs"] != plain["inputs"]
-    for path in (tmp_path / "out").rglob("*.*"):
-        assert codecs.BOM_UTF8 not in path.read_bytes()
 
 
 def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path, prepare, lines):

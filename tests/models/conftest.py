@@ -13,6 +13,7 @@ from forked import ROOT, run_forked
 from omegaconf import OmegaConf
 
 import norm_plugin.models  # noqa: F401  registers the architectures
+from characters import write_text
 from commands import checked
 
 SMALL = ("--encoder-layers", "2", "--decoder-layers", "2", "--dropout", "0")
@@ -87,6 +88,12 @@ def softmax_in_float64(monkeypatch):
     monkeypatch.setattr(
         fairseq.utils, "softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
     )
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """A binarized text of characters."""
+    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 @pytest.fixture(scope="session")

@@ -113,13 +113,19 @@ def stack_of(stack, side, mask, memory=None, memory_mask=None):
             h["cross"] = partial(heads, layer.encoder_attn, norms, seen, memory=memory)
         h["ffn"] = lambda y, fc1=layer.fc1: linear(fc1, y).relu()
         layers.append([branch_of(layer, name, number, branch) for name, branch in h.items()])
-    final = stack.layer_norm and partial(layer_norm, stack.layer_norm)
+    final, own = norms_after(stack)
+    return Stack(layers, final, side, LAYERS["encoder"], LAYERS["decoder"], own)
+
+
+def norms_after(stack):
+    """The norm after a stack, or what returns its input, and those of the placement's own."""
+    final = partial(layer_norm, stack.layer_norm) if stack.layer_norm else (lambda x: x)
     own = {
         attribute: partial(layer_norm, norm)
         for attribute, norm in stack.named_children()
         if attribute.startswith("final_")
     }
-    return Stack(layers, final, side, LAYERS["encoder"], LAYERS["decoder"], own)
+    return final, own
 
 
 def check_decoding(model, batch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from composed import train_by_fairseq
 
-from characters import LETTERS, TINY, command, write_text
+from characters import LETTERS, TINY, command
 from norm_lab.metrics import METRICS
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import average_checkpoints
@@ -31,11 +31,6 @@ def train(data, save_dir, *flags):
     flags = (*SIZE, "--save-dir", save_dir, "--no-epoch-checkpoints", *flags)
     train_by_fairseq(*command(data, *flags))
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)["model"]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fairseq.data import TokenBlockDataset
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
-from characters import batch, build, command, task_of, write_text
+from characters import batch, build, command, task_of
 from in_process import DISTINCT
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -32,11 +32,6 @@ EQUAL = [
     ("transformer_lm_baevski_wiki103", CUTOFFS),  # tied, and without a final norm
     ("transformer_lm_gpt3_small", {}),  # learned positions, tied embeddings
 ]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 def with_norm(text, name, warmup=2):

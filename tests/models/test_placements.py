@@ -170,7 +170,8 @@ def norms_of(model):
     return {path for path, module in model.named_modules() if isinstance(module, Norm)}
 
 
-@every_placement
+# Hooks: on the norms' inputs, inside an attention, and around the final norm
+@pytest.mark.parametrize("name", ["pre", "normformer", "residual", "siamese"])
 def test_a_copy_computes_by_itself(name, build, batch):
     """--store-ema copies the model; the hooks of the copy must serve the copy."""
     model = shaken(build(*NARROW, "--norm-placement", name))

@@ -12,7 +12,7 @@ from composed import configure
 from in_process import command, everywhere, train_here
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
 from norm_plugin.models.settle import settle
-from norm_plugin.norms import NORM_TYPES, Norm
+from norm_plugin.norms import Norm
 
 PRE = ("--norm-placement", "pre")
 ONE = ("--max-update", 1, "--disable-validation", "--no-epoch-checkpoints")
@@ -122,15 +122,13 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
 
 
 ALLOWED = ("--norm-allow-mismatch", "on")
+SHARING = ("layernorm", "rmsnorm", "dyt", "none", "seednorm", "repbn", "unified")
+"""Norms with gain and offset, with one of them, with other parameters, and with statistics."""
 
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [
-        *((name, "--restore-file") for name in NORM_TYPES),
-        ("layernorm", FINETUNE),
-        ("dyt", FINETUNE),
-    ],
+    [*((name, "--restore-file") for name in SHARING), ("layernorm", FINETUNE), ("dyt", FINETUNE)],
 )
 def test_a_stock_model_continues_with_any_norm(
     name, how, checkpoint, toy, tmp_path, monkeypatch, caplog

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from composed import train_by_fairseq
 from fairseq import models
-from forked import run_forked
 from reference import tensorized as by_hand
 from reference.placements import EQUATIONS, Stack
 from reference.transformer_xl import mean_loss
 from torch.nn import functional
 
-from characters import command, task_of, write_text
-from commands import PLUGIN
+from characters import command, task_of
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.evaluate_lm import main as evaluate
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.tensorized_lm import MODEL, NormTensorizedLanguageModel
-from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import PLACEMENTS
-from stacks_by_hand import branch_of, head_norms, layer_norm, linear, normalized, shaken
+from stacks_by_hand import (
+    branch_of,
+    head_norms,
+    layer_norm,
+    linear,
+    normalized,
+    norms_after,
+    shaken,
+)
 
 LAYERS, WORDS, WINDOW = 3, 20, 5
 SMALL = {
@@ -37,11 +40,6 @@ SMALL = {
     "dropout": 0.0,
     "max_target_positions": WINDOW,
 }
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 @pytest.fixture
@@ -129,13 +127,7 @@ def test_every_placement_is_that_of_its_equation(name, checkpoint, build):
         attend = partial(row_by_hand, layer, decoder)
         ffn = branch_of(layer, "ffn", number, lambda y, fc1=layer.fc1: linear(fc1, y).relu())
         layers.append([branch_of(layer, "self", number, attend), ffn])
-    final = decoder.layer_norm
-    own = {
-        attribute: partial(layer_norm, norm)
-        for attribute, norm in decoder.named_children()
-        if attribute.startswith("final_")
-    }
-    after = (lambda x: x) if final is None else partial(layer_norm, final)
+    after, own = norms_after(decoder)
     x = decoder.embedded(tokens)
     if decoder.layernorm_embedding is not None:
         x = layer_norm(decoder.layernorm_embedding, x)
@@ -185,26 +177,6 @@ def test_decoding_step_by_step_and_padding_change_nothing(build):
     torch.testing.assert_close(released(padded)[0][:, :3], shorter, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", NORM_TYPES)
-def test_every_norm_trains(norm, build):
-    settings = {"norm_type": norm, "norm_placement": "pre"}
-    if norm_spec(norm).has_option("warmup_updates"):
-        settings["norm_warmup_updates"] = 1
-    model = build(**settings).double().train()
-    tokens, target = random_tokens()
-    for update in range(2):
-        model.set_num_updates(update)
-        functional.cross_entropy(model(tokens)[0].flatten(0, 1), target.flatten()).backward()
-        with torch.no_grad():
-            for key, parameter in model.named_parameters():
-                assert parameter.grad.isfinite().all(), key
-                parameter -= 0.1 * parameter.grad
-    assert all(parameter.grad.any() for parameter in model.parameters())
-    assert set(model.watch.last) == {
-        path for path, module in model.named_modules() if isinstance(module, Norm)
-    }
-
-
 def test_the_adaptive_input_and_softmax_of_wikitext103(build):
     cutoffs = {"adaptive_input_cutoff": "8,12", "adaptive_softmax_cutoff": "8,12"}
     model = shaken(build(arch=f"{MODEL}_wikitext103", **cutoffs))
@@ -248,30 +220,3 @@ def test_the_released_form_trains_and_is_scored_only_by_name(text, tmp_path, cap
     assert evaluated.remarks == (
         "--tensorized-mask released: every position sees the token that it predicts",
     )
-
-
-def test_a_killed_run_ends_bit_equal(text, tmp_path):
-    """Killed within an epoch, with accumulated gradients, dropout and running statistics."""
-    worker = Path(__file__).with_name("one_worker.py")
-    flags = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-warmup-updates", 2)
-    flags += ("--decoder-layers", 2, "--decoder-embed-dim", 16, "--rank", 4, "--dropout", 0.2)
-    flags += ("--batch-size", 2, "--update-freq", 2, "--max-update", 8, "--user-dir", PLUGIN)
-    flags += ("--save-interval-updates", 3, "--validate-interval-updates", 2)
-    flags += ("--update-epoch-batch-itr", "True")
-
-    def train(name, killed_before=0):
-        argv = command(text, *flags, "--save-dir", tmp_path / name, arch=f"{MODEL}_char")
-        return run_forked(worker, tmp_path / "record", killed_before, *argv)
-
-    assert train("through").returncode == 0
-    assert train("killed", killed_before=6).returncode == -signal.SIGKILL
-    state = torch.load(tmp_path / "killed" / "checkpoint_1_3.pt", weights_only=True)
-    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6
-    assert train("killed").returncode == 0
-    through, resumed = (
-        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
-        for name in ("through", "killed")
-    )
-    assert through["optimizer_history"][-1]["num_updates"] == 8
-    for part in ("model", "last_optimizer_state"):
-        torch.testing.assert_close(resumed[part], through[part], rtol=0, atol=0)

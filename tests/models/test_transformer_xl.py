@@ -17,14 +17,22 @@ from reference import transformer_xl as by_hand
 from reference.placements import EQUATIONS, Stack
 from torch.nn import functional
 
-from characters import TRAINING, write_text
+from characters import TRAINING
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.relative import sinusoids
 from norm_plugin.models.segments import TASK
 from norm_plugin.models.transformer_xl import MODEL, NormTransformerXL
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import PLACEMENTS
-from stacks_by_hand import branch_of, head_norms, layer_norm, linear, normalized, shaken
+from stacks_by_hand import (
+    branch_of,
+    head_norms,
+    layer_norm,
+    linear,
+    normalized,
+    norms_after,
+    shaken,
+)
 
 LAYERS, HEADS, WORDS = 3, 2, 20
 SMALL = {
@@ -37,11 +45,6 @@ SMALL = {
     "max_target_positions": 12,
 }
 LENGTH, ROWS = 4, 2
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 @functools.cache
@@ -182,13 +185,7 @@ def stack_by_hand(model, name, seen):
             attention.norms["input"] = norm_on_input
         ffn = branch_of(layer, "ffn", number, lambda y, fc1=layer.fc1: linear(fc1, y).relu())
         layers.append([attention, ffn])
-    final = model.decoder.layer_norm
-    own = {
-        attribute: functools.partial(layer_norm, norm)
-        for attribute, norm in model.decoder.named_children()
-        if attribute.startswith("final_")
-    }
-    after = (lambda x: x) if final is None else functools.partial(layer_norm, final)
+    after, own = norms_after(model.decoder)
     return Stack(layers, after, "decoder", 0, LAYERS, own)
 
 
@@ -390,13 +387,3 @@ def test_yaml_keys_reach_the_model(text):
     cfg = OmegaConf.create({"model": {"_name": f"{MODEL}_char", "mem_length": 9}})
     with pytest.raises(ValueError, match="unknown model key mem_length; .* mem_len"):
         models.build_model(cfg.model, task_of(text))
-
-
-def test_adaptive_softmax_is_the_softmax_over_all_words(build):
-    model = shaken(build(adaptive_softmax_cutoff="8,12"))
-    ((tokens, _),) = segments(1)
-    log_p = model.get_normalized_probs(model(tokens, segment=0), log_probs=True)
-    # fairseq takes its logarithms in float32
-    torch.testing.assert_close(
-        log_p.exp().sum(-1), torch.ones_like(log_p[..., 0]), rtol=0, atol=1e-5
-    )

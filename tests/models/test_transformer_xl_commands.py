@@ -7,7 +7,7 @@ import torch
 from composed import configure, train_by_fairseq
 from fairseq import tasks
 
-from characters import LETTERS, TINY, TRAINING, write_text
+from characters import LETTERS, TINY, TRAINING
 from commands import PLUGIN, run
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import main as average
@@ -20,11 +20,6 @@ from norm_plugin.models.transformer_xl import NormTransformerXL
 LENGTH, ROWS = 6, 8
 SIZE = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
 PRE_POWERNORM = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-warmup-updates", 3)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("characters") / "bin")
 
 
 def command(data, save_dir, *flags):

@@ -294,11 +294,12 @@ class BatchStatisticsNorm(AffineNorm):
         given if the forward computes in float16, which needs a loss scale, and none is known.
         """
         observe_scalers()
-        return partial(self._loss_scale_now, trains_in_float16(self.weight))
+        lacks_scale = self.loss_scale is None and trains_in_float16(self.weight)
+        return partial(self._loss_scale_now, lacks_scale)
 
-    def _loss_scale_now(self, in_float16: bool) -> float | Tensor:
+    def _loss_scale_now(self, lacks_scale: bool) -> float | Tensor:
         scale = observed_loss_scale() if self.loss_scale is None else self.loss_scale
-        if scale is None and in_float16:
+        if scale is None and lacks_scale:
             warnings.warn(
                 f"{type(self).__name__} trains in float16, and no torch.amp.GradScaler multiplied "
                 "the loss. If something else multiplies it, statistics of gradients and penalties "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -109,6 +111,18 @@ def test_a_tensor_of_an_operation_of_torch_is_never_repeated(launched):
     for _ in range(3):
         function(*inputs(), 0.5, True)
     assert len(CALLED) == 3
+
+
+def test_a_program_keeps_no_tensor_of_the_call_that_was_recorded(launched):
+    function = make()
+    x, weight, state = inputs()
+    y, part, _ = function(x, weight, state, 0.5)
+    launched.clear()
+    tensors = [weakref.ref(each) for each in (x, weight, state, y, part)]
+    del x, weight, state, y, part
+    assert [each() for each in tensors] == [None] * 5
+    function(*inputs(), 0.5)
+    assert len(CALLED) == 1
 
 
 def test_without_the_extension_each_call_runs(launched, monkeypatch):

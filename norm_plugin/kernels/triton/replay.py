@@ -77,6 +77,7 @@ def _program(
             found = _find(argument, known)
             if found is None:
                 return None
+            constants[place] = None  # a program keeps no memory of the call that it repeats
             places.append((place, *found))
         launches.append((run, tuple(constants), places))
     ends = []

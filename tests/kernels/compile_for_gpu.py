@@ -49,7 +49,7 @@ KERNELS = [
         columns.gradient_kernel,
         GROUPS,
         {},
-        ["valid_ptr", "shift_ptr", "constant_ptr", "nu_ptr", "scale_ptr", "partial_sums_ptr"],
+        ["valid_ptr", "shift_ptr", "constant_ptr", "nu_ptr", "partial_sums_ptr"],
     ),
     (
         batch_statistics.finish_batch_kernel,
@@ -66,7 +66,7 @@ KERNELS = [
         batch_statistics.finish_batch_gradient_kernel,
         0,
         {"center": (True,), "penalized": (False, True), "with_eta": (False, True)},
-        ["own_ptr", "nu_ptr", "scale_ptr"],
+        ["nu_ptr"],
     ),
     (
         batch_statistics.finish_running_kernel,
@@ -74,7 +74,7 @@ KERNELS = [
         {"released": (False, True), "in_warmup": (False, True)},
         ["running_square_ptr"],
     ),
-    (batch_statistics.finish_running_gradient_kernel, 0, {}, ["own_ptr", "scale_ptr"]),
+    (batch_statistics.finish_running_gradient_kernel, 0, {}, []),
     (
         batch_statistics.finish_window_kernel,
         0,
@@ -90,7 +90,7 @@ KERNELS = [
         batch_statistics.finish_window_gradient_kernel,
         0,
         {"window": (4,), "in_warmup": (False, True)},
-        ["own_ptr", "psi_ptr", "scale_ptr"],
+        ["psi_ptr"],
     ),
 ]
 

@@ -37,6 +37,8 @@ OVER_POSITIONS = [
 DIM = 36  # which the options of every case divide; more channels than one finishing program has
 LENGTH = 33  # of two sentences: more rows than programs whose sums are added at once
 
+ONE = torch.ones((), device=DEVICE)
+
 
 @pytest.fixture
 def a_program_for_each_row(monkeypatch):
@@ -177,16 +179,16 @@ def test_one_channel_that_is_not_finite_keeps_all_running_statistics(center, bro
     rule = BatchRule(0, EPS, center)
     args = (mean if center else None, square, 0.25, rule, None)
     _, kept, rstd = OPS.batch_forward(near, valid, ones, ones, None, *args)
-    OPS.batch_backward(dy, near, rstd, valid, kept, ones, nu, None, 1.0, 0.1, False, rule, None)
+    OPS.batch_backward(dy, near, rstd, valid, kept, ones, nu, ONE, 0.1, False, rule, None)
     by_running = RunningRule(0, EPS)
     _, kept, rstd = OPS.running_forward(near, valid, ones, ones, psi2, psi2, 0.25, by_running, None)
-    args = (nu, None, 1.0, 0.1, by_running, None)
+    args = (nu, ONE, 0.1, by_running, None)
     OPS.running_backward(dy, near, rstd, valid, kept, ones, *args)
     for geometric in (False, True):
         by_window = WindowRule(EPS, False, geometric, 2.0, geometric)
         args = (windows[0], filled[0], running, 0.25, by_window, None)
         kept = OPS.window_forward(near, valid, ones, *args)
-        args = (windows[1], filled[1], psi if geometric else None, None, 1.0, 0.25)
+        args = (windows[1], filled[1], psi if geometric else None, ONE, 0.25)
         OPS.window_backward(dy, near, valid, kept, ones, *args, by_window, None)
     assert (buffers == 1).all() and (windows == 1).all() and (filled == 3).all()
 
@@ -216,16 +218,14 @@ def test_a_share_of_1_gives_the_new_value_itself():
     assert torch.equal(running, x[0][0].square())
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_a_loss_scale_is_a_number_or_a_tensor(as_tensor):
+def test_a_loss_scale_changes_neither_gradients_nor_nu():
     x, dy, ones = *on_device(numbers(9, 37), numbers(9, 37, seed=1)), torch.ones(37, device=DEVICE)
-    scale = (torch.tensor(8.0, device=DEVICE), 1.0) if as_tensor else (None, 8.0)
     results = []
-    for factor, loss_scale in ((1.0, (None, 1.0)), (8.0, scale)):
+    for factor in (1.0, 8.0):
         nu = ones.clone()
         rule = RunningRule(0, EPS)
         _, kept, rstd = OPS.running_forward(x, None, ones, ones, ones, None, 0.0, rule, None)
-        args = (rstd, None, kept, ones, nu, *loss_scale, 0.1, rule, None)
+        args = (rstd, None, kept, ones, nu, factor * ONE, 0.1, rule, None)
         dx, dweight, dbias = OPS.running_backward(factor * dy, x, *args)
         results.append([nu, dx / factor, dweight / factor, dbias / factor])
     for ours, theirs in zip(*results):

@@ -11,6 +11,7 @@ ones, or by a window of batches. A backend computes them, and updates the runnin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,10 +69,10 @@ class Batch(Passes):
         if norm.sync and worker_count() > 1:
             self.exchange = partial(gathered_rows, dim=0)
 
-    def scale(self) -> tuple[Tensor | None, float]:
-        """Return the loss scale as a tensor, (), or if that is None as a number."""
+    def scale(self, x: Tensor) -> Tensor:
+        """Return the loss scale, ()."""
         now = 1.0 if self.loss_scale is None else self.loss_scale()
-        return (now, 1.0) if isinstance(now, Tensor) else (None, float(now))
+        return now if isinstance(now, Tensor) else constant(now, statistics_dtype(x), x.device)
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor, *parameters: Any) -> Gradients:
         """Return the gradients for an x that needs none; no running statistic is updated."""
@@ -83,6 +84,12 @@ class Batch(Passes):
         if shift is not None:
             deta = (sum_dy_u + shift * sum_valid_dy).sum(0, keepdim=True)
         return None, sum_dy_u * self.numbers[Row.UNIT], dbias, deta
+
+
+@functools.lru_cache(maxsize=16)
+def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a number as a tensor, (), which makes no new key of repeated launches."""
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 class Inference(NamedTuple):
@@ -172,7 +179,7 @@ class ByBatch(Batch):
         self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None
     ) -> Gradients:
         gradients: Gradients = self.ops.batch_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, *self.scale()),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, self.scale(x)),
             *(self.step, eta is not None, self.rule, self.exchange),
         )
         return gradients
@@ -268,7 +275,7 @@ class ByRunning(Batch):
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
         step = 1 - self.norm.alpha_bwd
         gradients = self.ops.running_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, *self.scale()),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, self.scale(x)),
             *(step, self.rule, self.exchange),
         )
         return *gradients, None
@@ -326,7 +333,7 @@ class ByWindow(Batch):
         psi, kept = (norm.psi, norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
         gradients = self.ops.window_backward(
             *(dy, x, self.valid, self.numbers, weight, norm.gradients, norm.gradients_filled),
-            *(psi, *self.scale(), 1 - kept, self.rule, self.exchange),
+            *(psi, self.scale(x), 1 - kept, self.rule, self.exchange),
         )
         return *gradients, None
 

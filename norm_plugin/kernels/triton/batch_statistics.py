@@ -42,7 +42,7 @@ CHANNELS_A_WARP = 256
 MEAN, SQUARE, UNIT, GAIN, COUNT, DIVISOR, CONSTANT, U_COEF, OFFSET = map(tl.constexpr, Row)
 OUTLIER = CONSTANT
 GRADIENTS = 5
-"""The rows of what a finishing kernel stores in a backward pass, (5, C): these."""
+"""The rows of what a finishing kernel stores in a backward pass, (5, C): these, of all workers."""
 DBIAS, DWEIGHT, DU_CONSTANT, DU_U_COEF, DETA = map(tl.constexpr, range(GRADIENTS))
 
 
@@ -201,20 +201,6 @@ def update_nu(
     tl.store(nu_ptr + cols, new, mask=mask & (all_finite(new, mask) & some))
 
 
-@triton.jit
-def own_or_all(
-    own_ptr: tl.tensor,
-    kind: tl.constexpr,
-    of_all: tl.tensor,
-    cols: tl.tensor,
-    num_channels: tl.constexpr,
-) -> tl.tensor:
-    """Return this worker's sum, of whose loss a parameter has the gradient."""
-    if own_ptr is not None:
-        of_all = load_row(own_ptr, kind, cols, num_channels)
-    return of_all
-
-
 # --- by the batch's own statistics ----------------------------------------------------------------
 
 
@@ -313,11 +299,9 @@ def finish_batch_gradient_kernel(
     out_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
     weight_ptr: tl.tensor,
-    own_ptr: tl.tensor,
     nu_ptr: tl.tensor,
     scale_ptr: tl.tensor,
     step: tl.tensor,
-    scale: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -334,9 +318,7 @@ def finish_batch_gradient_kernel(
     store_sum(partial_sums_ptr, 2, 3, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
     if is_last(ticket_ptr):
         cols = tl.arange(0, BLOCK_C)
-        if scale_ptr is not None:
-            scale = tl.load(scale_ptr)
-        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        scale = tl.load(scale_ptr)
         valid_dy = load_row(out_ptr, DU_CONSTANT, cols, num_channels)
         dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
         unit = load_row(numbers_ptr, UNIT, cols, num_channels)
@@ -349,15 +331,11 @@ def finish_batch_gradient_kernel(
         if penalized:
             constant += load_row(numbers_ptr, CONSTANT, cols, num_channels) * scale
             u_coef += load_row(numbers_ptr, U_COEF, cols, num_channels) * scale
-        own_dy_u = own_or_all(own_ptr, 2, dy_u, cols, num_channels)
-        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
         if with_eta:
             mean = load_row(numbers_ptr, MEAN, cols, num_channels)
-            own_dy = own_or_all(own_ptr, 1, valid_dy, cols, num_channels)
-            tl.store(out_ptr + DETA * num_channels, tl.sum(own_dy_u + mean * own_dy, 0))
+            tl.store(out_ptr + DETA * num_channels, tl.sum(dy_u + mean * valid_dy, 0))
         tl.debug_barrier()  # all sums are read
-        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
-        store_row(out_ptr, DWEIGHT, own_dy_u * unit, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, dy_u * unit, cols, num_channels)
         store_row(out_ptr, DU_CONSTANT, constant, cols, num_channels)
         store_row(out_ptr, DU_U_COEF, u_coef, cols, num_channels)
         if nu_ptr is not None:
@@ -427,11 +405,9 @@ def finish_running_gradient_kernel(
     out_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
     weight_ptr: tl.tensor,
-    own_ptr: tl.tensor,
     nu_ptr: tl.tensor,
     scale_ptr: tl.tensor,
     step: tl.tensor,
-    scale: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -442,20 +418,15 @@ def finish_running_gradient_kernel(
     store_sum(partial_sums_ptr, 1, 2, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
     if is_last(ticket_ptr):
         cols = tl.arange(0, BLOCK_C)
-        if scale_ptr is not None:
-            scale = tl.load(scale_ptr)
-        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        scale = tl.load(scale_ptr)
         dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
         unit = load_row(numbers_ptr, UNIT, cols, num_channels)
         weight = load_row(weight_ptr, 0, cols, num_channels)
         gamma = load_row(numbers_ptr, SQUARE, cols, num_channels)
         divisor = tl.load(numbers_ptr + DIVISOR * num_channels)
         some = tl.load(numbers_ptr + COUNT * num_channels) > 0
-        dweight = own_or_all(own_ptr, 1, dy_u, cols, num_channels) * unit
-        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
         tl.debug_barrier()  # all sums are read
-        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
-        store_row(out_ptr, DWEIGHT, dweight, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, dy_u * unit, cols, num_channels)
         lambda_ = weight * dy_u * unit / divisor / scale
         update_nu(nu_ptr, gamma, lambda_, step, some, cols, num_channels)
 
@@ -596,13 +567,11 @@ def finish_window_gradient_kernel(
     out_ptr: tl.tensor,
     numbers_ptr: tl.tensor,
     weight_ptr: tl.tensor,
-    own_ptr: tl.tensor,
     window_ptr: tl.tensor,
     filled_ptr: tl.tensor,
     psi_ptr: tl.tensor,
     scale_ptr: tl.tensor,
     share: tl.tensor,
-    scale: tl.tensor,
     num_channels: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -615,19 +584,14 @@ def finish_window_gradient_kernel(
     store_sum(partial_sums_ptr, 2, 3, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
     if is_last(ticket_ptr):
         cols = tl.arange(0, BLOCK_C)
-        if scale_ptr is not None:
-            scale = tl.load(scale_ptr)
-        dbias = load_row(out_ptr, DBIAS, cols, num_channels)
+        scale = tl.load(scale_ptr)
         dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
         unit = load_row(numbers_ptr, UNIT, cols, num_channels)
         count = tl.load(numbers_ptr + COUNT * num_channels)
         outlier = tl.load(numbers_ptr + OUTLIER * num_channels) > 0
         weight = load_row(weight_ptr, 0, cols, num_channels)
-        dweight = own_or_all(own_ptr, 2, dy_u, cols, num_channels) * unit
-        dbias = own_or_all(own_ptr, 0, dbias, cols, num_channels)
         tl.debug_barrier()  # all sums are read
-        store_row(out_ptr, DBIAS, dbias, cols, num_channels)
-        store_row(out_ptr, DWEIGHT, dweight, cols, num_channels)
+        store_row(out_ptr, DWEIGHT, dy_u * unit, cols, num_channels)
         g_mean = weight * dy_u * unit / tl.maximum(count, 1.0) / scale
         entering = g_mean
         if psi_ptr is not None:
@@ -673,7 +637,16 @@ def of_all_workers(sums: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor | N
     if exchange is None:
         return sums, None
     own = sums.sum(0, keepdim=True)
-    return exchange(own), own
+    return exchange(own), own[0]
+
+
+def own_gradients(own: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of bias and weight, those of this worker's loss.
+
+    Args:
+        own: (k, C), its sums: dy over all rows first, dy (u - mean) over V last.
+    """
+    return own[0], own[-1] * numbers[Row.UNIT]
 
 
 @replayed(7)
@@ -722,8 +695,7 @@ def batch_backward(
     numbers: Tensor,
     weight: Tensor,
     nu: Tensor | None,
-    scale_tensor: Tensor | None,
-    scale: float,
+    scale: Tensor,
     step: float,
     with_eta: bool,
     rule: BatchRule,
@@ -733,7 +705,7 @@ def batch_backward(
 
     Args:
         nu: (C,), updated if given: see ``norms/power_norm.py``.
-        scale_tensor: (), the loss scale; None: ``scale`` is.
+        scale: (), the loss scale.
         step: 1 - a_b.
     """
     shift = numbers if rule.center else None
@@ -741,10 +713,13 @@ def batch_backward(
     out = empty(x, GRADIENTS, x.size(-1))
     finish(
         finish_batch_gradient_kernel,
-        *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
+        *(sums, out, numbers, weight, nu, scale, float(step)),
         constants=(rule.center, bool(rule.penalty), with_eta),
     )
     dbias, dweight, du_constant, u_coef, deta = out.unbind()
+    if own is not None:
+        dbias, dweight = own_gradients(own, numbers)
+        deta = (own[2] + numbers[Row.MEAN] * own[1]).sum(0, keepdim=True)
     constant = du_constant if rule.center else None
     dx, _ = column_gradient(dy, x, rstd, valid, shift, numbers[Row.GAIN], constant, u_coef)
     return dx, dweight, dbias, deta[:1] if with_eta else None
@@ -796,8 +771,7 @@ def running_backward(
     numbers: Tensor,
     weight: Tensor,
     nu: Tensor,
-    scale_tensor: Tensor | None,
-    scale: float,
+    scale: Tensor,
     step: float,
     rule: RunningRule,
     exchange: Exchange,
@@ -807,19 +781,19 @@ def running_backward(
     Args:
         valid: None for the released form, which masks no gradient.
     """
-    scales = (float(scale), scale_tensor)
     dy_coef, u_coef = numbers[Row.GAIN], numbers[Row.U_COEF]
     dx, partial_sums = column_gradient(
-        dy, x, rstd, valid, None, dy_coef, None, u_coef, nu, scales, sums=True
+        dy, x, rstd, valid, None, dy_coef, None, u_coef, nu, scale, sums=True
     )
     assert partial_sums is not None
     sums, own = of_all_workers(partial_sums, exchange)
     out = empty(x, 2, x.size(-1))
     finish(
         finish_running_gradient_kernel,
-        *(sums, out, numbers, weight, own, nu, scale_tensor, float(step), float(scale)),
+        *(sums, out, numbers, weight, nu, scale, float(step)),
     )
-    return dx, out[1], out[0]
+    dbias, dweight = out.unbind() if own is None else own_gradients(own, numbers)
+    return dx, dweight, dbias
 
 
 @replayed(6)
@@ -857,8 +831,7 @@ def window_backward(
     gradients: Tensor,
     filled: Tensor,
     psi: Tensor | None,
-    scale_tensor: Tensor | None,
-    scale: float,
+    scale: Tensor,
     share: float,
     rule: WindowRule,
     exchange: Exchange,
@@ -872,10 +845,11 @@ def window_backward(
     out = empty(x, GRADIENTS, x.size(-1))
     finish(
         finish_window_gradient_kernel,
-        *(sums, out, numbers, weight, own, gradients, filled, psi, scale_tensor),
-        *(float(share), float(scale)),
+        *(sums, out, numbers, weight, gradients, filled, psi, scale, float(share)),
         constants=(gradients.size(0), rule.in_warmup),
     )
     dbias, dweight, _, u_coef, _ = out.unbind()
+    if own is not None:
+        dbias, dweight = own_gradients(own, numbers)
     dx, _ = column_gradient(dy, x, None, valid, None, numbers[Row.GAIN], None, u_coef)
     return dx, dweight, dbias

@@ -343,7 +343,6 @@ def gradient_kernel(
     scale_ptr: tl.tensor,
     dx_ptr: tl.tensor,
     partial_sums_ptr: tl.tensor,
-    scale: tl.tensor,
     num_channels: tl.constexpr,
     group_size: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -357,9 +356,8 @@ def gradient_kernel(
     dy_coef = tl.load(dy_coef_ptr + cols, mask=col_mask, other=0)[None, :]
     u_coef = tl.load(u_coef_ptr + cols, mask=col_mask, other=0)[None, :]
     if nu_ptr is not None:
-        if scale_ptr is not None:
-            scale = tl.load(scale_ptr)
-        u_coef = -tl.load(nu_ptr + cols, mask=col_mask, other=0)[None, :] * scale * u_coef
+        nu = tl.load(nu_ptr + cols, mask=col_mask, other=0)[None, :]
+        u_coef = -nu * tl.load(scale_ptr) * u_coef
     if partial_sums_ptr is not None:
         dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         sum_dy_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -428,7 +426,7 @@ def column_gradient(
     constant: Tensor | None,
     u_coef: Tensor,
     nu: Tensor | None = None,
-    scale: tuple[float, Tensor | None] = (1.0, None),
+    scale: Tensor | None = None,
     sums: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return dx and, if requested, the sums of each program, (programs, 2, C).
@@ -438,14 +436,13 @@ def column_gradient(
     the mean over the group.
 
     Args:
-        nu, scale: as in ``gradient_kernel``; the scale is a number, or () if that is given.
+        nu, scale: (C,) and (), as in ``gradient_kernel``; both or neither.
     """
     check(x, dy, valid)
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(-1), _groups(rstd))
     programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
     dx, partial_sums = empty_like(x), empty_partial_sums(x, programs, 2) if sums else None
-    number, pointer = scale
-    args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, nu, pointer, dx)
-    launch_pass(gradient_kernel, x, tiles, programs, *args, partial_sums, number)
+    args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, nu, scale, dx)
+    launch_pass(gradient_kernel, x, tiles, programs, *args, partial_sums)
     return dx, partial_sums

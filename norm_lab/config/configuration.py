@@ -279,19 +279,10 @@ def main(argv: Sequence[str]) -> int:
         ("--generation", "fairseq-generate", generation_flags),
         ("--averaging", "norm-plugin average", averaging_flags),
     ):
-        what.add_argument(
-            flag,
-            action="store_const",
-            const=function,
-            dest="flags_of",
-            help=f"print the flags of {command}",
-        )
-    parser.add_argument(
-        "--user-dir",
-        type=Path,
-        metavar="DIR",
-        help="your own --user-dir, which imports norm_plugin; norm=X accepts its norms",
-    )
+        store = {"action": "store_const", "const": function, "dest": "flags_of"}
+        what.add_argument(flag, **store, help=f"print the flags of {command}")  # type: ignore[arg-type]
+    text = "your own --user-dir, which imports norm_plugin; norm=X accepts its norms"
+    parser.add_argument("--user-dir", type=Path, metavar="DIR", help=text)
     parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)

@@ -160,31 +160,19 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     parser = _parser(verb, GRIDS.get(verb, GRIDS["sweep"]))
     parser.epilog = SWEEP_END
     parser.set_defaults(grid=True, status=verb == "status", tuned=False)
-    parser.add_argument(
-        "experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
-    parser.add_argument(
-        "--jobs", type=at_least(1), metavar="N", help="parallel runs (default: one per GPU, or one)"
-    )
-    parser.add_argument(
-        "--threads",
-        type=at_least(1),
-        metavar="N",
-        help="threads per run (default: the cores divided by the jobs)",
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=(LOCAL, SLURM),
-        help="local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)",
-    )
-    parser.add_argument("--status", action="store_true", help="print the status of the runs")
+    add = parser.add_argument
+    add("experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file")
+    add("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
+    text = "parallel runs (default: one per GPU, or one)"
+    add("--jobs", type=at_least(1), metavar="N", help=text)
+    text = "threads per run (default: the cores divided by the jobs)"
+    add("--threads", type=at_least(1), metavar="N", help=text)
+    text = "local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)"
+    add("--launcher", choices=(LOCAL, SLURM), help=text)
+    add("--status", action="store_true", help="print the status of the runs")
     if verb in ("sweep", "status"):
-        parser.add_argument(
-            "--tuned",
-            action="store_true",
-            help="use the values that `norm-plugin tune` has selected for each arm of a study",
-        )
+        text = "use the values that `norm-plugin tune` has selected for each arm of a study"
+        add("--tuned", action="store_true", help=text)
     return parser
 
 
@@ -264,45 +252,27 @@ def _parser(verb: str, description: str) -> Parser:
     parser.set_defaults(
         grid=False, status=False, launcher="local", gpus="auto", scale_batch_size=False, srun=False
     )
-    group = parser.add_argument_group("where and how")
-    for flag, metavar, text in (
-        ("--user-dir", "DIR", "a fairseq --user-dir with norms of your own"),
-        (
-            "--raw",
-            "DIR",
-            "folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
-        ),
-        (
-            "--pretrained",
-            "FILE",
-            "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
-            "data must be in the same folder",
-        ),
-        (
-            "--work",
-            "DIR",
-            "for data, checkpoints and translations (default: work in the checkout)",
-        ),
-        (
-            "--results",
-            "DIR",
-            "for <experiment>/<norm>-seed<N>.json (default: results in --work)",
-        ),
-    ):
-        group.add_argument(flag, metavar=metavar, help=text)
-    for flag, text in (
-        ("--fp16", "train in half precision (on a GPU)"),
-        ("--bf16", "train in bfloat16 (on a GPU)"),
-        (
-            "--fold-norms",
-            "evaluate with the norms folded into the linear maps that follow, where possible",
-        ),
-        ("--smoke", "test all stages with a tiny model and 60 updates"),
-        ("--tensorboard", "write curves to <run>/tensorboard"),
-        ("--retry", "repeat the training of a run that has diverged with these settings"),
-        ("--dry-run", "print the commands without running them"),
-    ):
-        group.add_argument(flag, action="store_true", help=text)
+    add = parser.add_argument_group("where and how").add_argument
+    add("--user-dir", metavar="DIR", help="a fairseq --user-dir with norms of your own")
+    text = "folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)"
+    add("--raw", metavar="DIR", help=text)
+    text = "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
+    text += "data must be in the same folder"
+    add("--pretrained", metavar="FILE", help=text)
+    text = "for data, checkpoints and translations (default: work in the checkout)"
+    add("--work", metavar="DIR", help=text)
+    text = "for <experiment>/<norm>-seed<N>.json (default: results in --work)"
+    add("--results", metavar="DIR", help=text)
+    add("--fp16", action="store_true", help="train in half precision (on a GPU)")
+    add("--bf16", action="store_true", help="train in bfloat16 (on a GPU)")
+    text = "evaluate with the norms folded into the linear maps that follow, where possible"
+    add("--fold-norms", action="store_true", help=text)
+    text = "test all stages with a tiny model and 60 updates"
+    add("--smoke", action="store_true", help=text)
+    add("--tensorboard", action="store_true", help="write curves to <run>/tensorboard")
+    text = "repeat the training of a run that has diverged with these settings"
+    add("--retry", action="store_true", help=text)
+    add("--dry-run", action="store_true", help="print the commands without running them")
     return parser
 
 
@@ -311,18 +281,11 @@ def _add_one_run(parser: Parser) -> None:
     group = parser.add_argument_group("what is run")
     for flag, (key, text) in OVERRIDES.items():
         group.add_argument(flag, metavar=key[0].upper(), help=f"{key}={key[0].upper()}: {text}")
-    group = parser.add_argument_group("on several GPUs")
-    group.add_argument(
-        "--gpus",
-        metavar="N",
-        help="GPUs to train on (default: one, or the CPU if there is none); the batch size per "
-        "update does not change, so N must divide it",
-    )
-    group.add_argument(
-        "--scale-batch-size",
-        action="store_true",
-        help="multiply the batch size by the number of GPUs, instead of dividing update_freq",
-    )
-    group.add_argument(
-        "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"
-    )
+    add = parser.add_argument_group("on several GPUs").add_argument
+    text = "GPUs to train on (default: one, or the CPU if there is none); the batch size per "
+    text += "update does not change, so N must divide it"
+    add("--gpus", metavar="N", help=text)
+    text = "multiply the batch size by the number of GPUs, instead of dividing update_freq"
+    add("--scale-batch-size", action="store_true", help=text)
+    text = "in a Slurm job, train by srun: scripts/slurm/train.sh"
+    add("--srun", action="store_true", help=text)

@@ -279,30 +279,25 @@ def main(argv: Sequence[str]) -> int:
         description=inspect.cleandoc(main.__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for flag, required, text in (
-        ("--generate-log", True, "the output of fairseq-generate --remove-bpe"),
-        ("--reference", True, "the original target text, one sentence per line"),
-        ("--dictionary", False, "dict.<language>.txt of the target side (default: none)"),
-    ):
-        parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
-    parser.add_argument("--target-lang", required=True, help="language to detokenize, as 'de'")
-    for flag, text in (
-        ("--lowercase", "compare without case (models of lower-cased text)"),
-        ("--tokenized-reference", "the reference is tokenized text; detokenize it too"),
-        ("--compound-split", "also score with compounds split at hyphens (WMT14 En-De)"),
-    ):
-        parser.add_argument(flag, action="store_true", help=text)
-    parser.add_argument(
-        "--subword", choices=list(SUBWORDS), default="subword-nmt", help="default: %(default)s"
-    )
+    add = parser.add_argument
+    text = "the output of fairseq-generate --remove-bpe"
+    add("--generate-log", type=Path, required=True, metavar="FILE", help=text)
+    text = "the original target text, one sentence per line"
+    add("--reference", type=Path, required=True, metavar="FILE", help=text)
+    text = "dict.<language>.txt of the target side (default: none)"
+    add("--dictionary", type=Path, metavar="FILE", help=text)
+    add("--target-lang", required=True, help="language to detokenize, as 'de'")
+    text = "compare without case (models of lower-cased text)"
+    add("--lowercase", action="store_true", help=text)
+    text = "the reference is tokenized text; detokenize it too"
+    add("--tokenized-reference", action="store_true", help=text)
+    text = "also score with compounds split at hyphens (WMT14 En-De)"
+    add("--compound-split", action="store_true", help=text)
+    text = "default: %(default)s"
+    add("--subword", choices=list(SUBWORDS), default="subword-nmt", help=text)
     args = parser.parse_args(argv)
-    form = TextForm(
-        args.target_lang,
-        args.lowercase,
-        args.subword,
-        args.tokenized_reference,
-        args.compound_split,
-    )
+    options = (args.lowercase, args.subword, args.tokenized_reference, args.compound_split)
+    form = TextForm(args.target_lang, *options)
     scores = score_log(args.generate_log, args.reference, form, args.dictionary)
     print(json.dumps(scores, indent=2, ensure_ascii=False))
     return 0

@@ -10,7 +10,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from fake_runs import FakeRuns, value
+from fake_runs import FakeRuns, spec_of, value
 from norm_lab.config import options
 from norm_lab.paths import ROOT
 from norm_lab.study import tune
@@ -102,8 +102,16 @@ def test_a_learning_rate_is_a_list_in_fairseq():
     ]
 
 
+@pytest.fixture(scope="module")
+def composed_here():
+    """Compose the trials in this process, whose caches the forked ones then have."""
+    for arm in (("norm=layernorm",), ("norm=powernorm", "placement=post")):
+        for rate in (0.0005, 0.001, 0.002, 0.004):
+            spec_of("toy", *arm, f"{LR}=[{rate}]")
+
+
 @pytest.fixture
-def study(tmp_path):
+def study(tmp_path, composed_here):
     path = tmp_path / "mine.yaml"
     path.write_text(STUDY)
     return path
@@ -129,7 +137,7 @@ def chosen(study):
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def tuned(tmp_path_factory, composed_here):
     """A study after ``tune``, what that printed, and the rates of its trainings."""
     runs = FakeRuns(tmp_path_factory.mktemp("tuned"))
     study = runs.folder / "mine.yaml"

@@ -13,7 +13,6 @@ has the size and the power of both.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 LEVEL = 0.05
 """The level of significance, for p values corrected within their family."""
@@ -249,11 +249,9 @@ def _share(statistics: np.ndarray, observed: float) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's correction of the p values of one family (Holm 1979); NaN remains NaN."""
-    # not statsmodels' multipletests, which collects garbage in each call: a third of tools/docs.py
-    known = sorted(p for p in p_values if not math.isnan(p))
-    steps = (min(1.0, p * (len(known) - rank)) for rank, p in enumerate(known))
-    corrected = dict(zip(known, itertools.accumulate(steps, max)))
-    return [corrected.get(p, p) for p in p_values]
+    known = [p for p in p_values if not math.isnan(p)]
+    corrected = iter(multipletests(known, method="holm")[1] if known else [])
+    return [p if math.isnan(p) else float(next(corrected)) for p in p_values]
 
 
 def verdict(

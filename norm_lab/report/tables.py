@@ -105,7 +105,7 @@ def tables_of(
         )
     add(
         "text",
-        f"The same trained models on other text of this kind: every arm minus the baseline, in "
+        f"The same trained models on other text of this kind: every arm minus its baseline, in "
         f"{metric.loss_unit}.",
         compare_over_text(study),
         outcome="valid_loss",

@@ -25,23 +25,23 @@ Windows = Sequence[tuple[int, float]]
 
 
 def compare_over_text(study: Study) -> pd.DataFrame:
-    """Compare each arm with the baseline, over seeds and over seeds and text.
+    """Compare each arm with its baseline, over seeds and over seeds and text.
 
     Returns:
-        columns ``arm``, ``n``, ``difference`` in bits per token of the test text, and the ends of
-        its 95 % intervals: ``difference_low`` and ``difference_high`` over seeds, ``text_low`` and
-        ``text_high`` over seeds and text. An arm that does not share two seeds of stored windows
-        with the baseline has no row.
+        columns ``arm``, ``baseline``, ``n``, ``difference`` in bits per token of the test text, and
+        the ends of its 95 % intervals: ``difference_low`` and ``difference_high`` over seeds,
+        ``text_low`` and ``text_high`` over seeds and text. An arm that does not share two seeds of
+        stored windows with its baseline has no row.
     """
     kept: dict[str, dict[int, Windows]] = {}
     for run in study.runs.to_dict("records"):
         if isinstance(run.get("windows"), list):
             kept.setdefault(run["arm"], {})[run["seed"]] = run["windows"]
-    baseline = kept.pop(study.baseline, {})
     rows = []
-    for arm, windows in kept.items():
-        if len(windows.keys() & baseline.keys()) > 1:
-            rows.append({"arm": arm, **difference_over_text(windows, baseline)})
+    for arm, baseline in study.comparisons.pairs:
+        sides = kept.get(arm, {}), kept.get(baseline, {})
+        if arm != baseline and len(sides[0].keys() & sides[1].keys()) > 1:
+            rows.append({"arm": arm, "baseline": baseline, **difference_over_text(*sides)})
     return pd.DataFrame(rows)
 
 

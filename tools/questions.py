@@ -21,6 +21,7 @@ RESULTS = {
 CORPORA = {
     "characters": "characters, one rate",
     "characters_fair": "characters, nanoGPT's start, own rates",
+    "own_start": "characters, own rates",
     "characters_tuned_short": "characters, own rates",
     "characters_tuned_post": "characters, own rates",
     "characters_powernorm": "characters, own rates",
@@ -115,6 +116,7 @@ LEAKING = ("batchnorm", "powernorm-v")
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
+        *declared_by("own_start"),
         *norms_of("characters_fair", "none", "rmsnorm", "powernorm"),
         *norms_of("characters_tuned_short", "none", "powernorm", "dyt"),
         *norms_of("characters_tuned_post", "rmsnorm", "powernorm", placement=", post"),
@@ -322,6 +324,11 @@ TASKS = (
     ),
     Task(
         "characters, embeddings of deviation 1, nats",
+        "norms",
+        {"none": declared_by("own_start")[0]},
+    ),
+    Task(
+        "the same, 1,000 updates",
         "norms",
         cells_of("characters_tuned_short", "powernorm", "dyt", "none"),
     ),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from fake_runs import PYTHON, FakeRuns
+import fake_python
+from fake_runs import FakeRuns
 
 # A job is a new process, which would start the commands of a run with the real Python.
 SITECUSTOMIZE = f"""
 from norm_lab import paths
 
-paths.PYTHON[:] = {PYTHON}
+paths.PYTHON[:] = {[sys.executable, "-S", "-E", fake_python.__file__]}
 """
 
 

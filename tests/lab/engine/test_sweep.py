@@ -307,7 +307,8 @@ def test_a_finished_grid_does_nothing(undisturbed):
 
 def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, runs):
     points, expected = undisturbed
-    killed = sweep(runs, kill_at=random.Random(12).randint(points // 10, points))
+    # a slow machine writes its status more often: only the first third is reached by every sweep
+    killed = sweep(runs, kill_at=random.Random(12).randint(points // 10, points // 3))
     assert killed.returncode == -signal.SIGKILL
     assert sweep(runs).returncode == 0
     assert results(runs) == results(expected) and len(results(runs)) == 4

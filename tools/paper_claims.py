@@ -35,7 +35,7 @@ import pandas as pd
 import yaml
 
 from example_runs import RESULTS as EXAMPLES
-from example_runs import SCORES, TEST_TO_TRAIN, read_runs
+from example_runs import SCORES, read_runs
 from findings import declared_tests, read_named, with_placement
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import record_of, statistics_of, values_of
@@ -341,7 +341,7 @@ def of_example(evidence: Declared, results: Path) -> Measured:
     for run in read_runs(results.parent / EXAMPLES / name):
         scores.setdefault(run["norm"], {})[run["seed"]] = run["scores"][SCORES[name]]
     arm, baseline = scores[evidence["arm"]], scores[evidence["baseline"]]
-    test = compare(arm, baseline, TEST_TO_TRAIN.get(name, 0.0))
+    test = compare(arm, baseline)
     low, high = test.interval
     outcome = judge(evidence, by_interval(low, high), low, high)
     interval = f"{low:+.2f} to {high:+.2f}"

@@ -45,10 +45,9 @@ def test_runs_are_kept_and_not_repeated(tmp_path, calls):
 
     table = example_table("mnist", tmp_path)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
-    # the mean of 91 and 93, and t(0.975, 1) = 12.706 times their standard error 1, with splits of
-    # 2,000 and 7,000 images: times the root of 1 + 2 * 2/7
-    assert ["`none`", "1, 2", "92.00", "± 15.93", "99.14"] in rows
-    assert ["`adanorm`", "1, 2", "93.00", "± 15.93", "99.35"] in rows
+    # the mean of 91 and 93, and t(0.975, 1) = 12.706 times their standard error 1
+    assert ["`none`", "1, 2", "92.00", "± 12.71", "99.14"] in rows
+    assert ["`adanorm`", "1, 2", "93.00", "± 12.71", "99.35"] in rows
     assert "`python examples/mnist.py --data DIR --norm-type NORM --seed SEED`, torch" in table
     assert table.count("python examples/mnist.py") == 1
 

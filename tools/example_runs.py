@@ -57,9 +57,7 @@ def example_table(name: str, root: Path) -> str:
             "norm": f"`{norm}`",
             "seeds": ", ".join(map(str, own["seed"])),
             score: f"{own['score'].mean():.2f}",
-            "95 % interval": f"± {half_interval(own['score']):.2f}"
-            if len(own) > 1
-            else "one seed",
+            "95 % interval": f"± {half_interval(own['score']):.2f}" if len(own) > 1 else "one seed",
             PUBLISHED[name]: published.get(str(norm), "—"),
         }
         for norm, own in table.groupby("norm", sort=False)

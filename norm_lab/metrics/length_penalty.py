@@ -66,7 +66,7 @@ def read_translations(output: str, penalty: float) -> dict[int, Translations]:
         penalty: the length penalty that the printed scores were divided by.
     """
     sentences: dict[int, Translations] = {}
-    for line in output.splitlines():
+    for line in output.split("\n"):  # splitlines() would also split at a U+2028 in a sentence
         match = LINE.fullmatch(line)
         if match is None:
             continue

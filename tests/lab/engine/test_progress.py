@@ -68,7 +68,7 @@ def test_the_rate_gives_the_time_that_is_left():
 
 def test_a_resumed_run_counts_its_own_updates_only():
     _, display = training([(1, inner(5000)), (101, inner(5100))], max_update=6100)
-    assert display.left == 1000  # 1,000 updates at one a second
+    assert display.left == 1000  # 1,000 updates at one per second
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,13 @@ def test_a_larger_penalty_prefers_longer_translations():
     assert bleu[1.0] < bleu[2.0] == 100
 
 
+def test_a_line_separator_in_a_sentence_is_a_part_of_it():
+    output = NBEST.replace("w x y z", "w\u2028x y z")
+    (sentence,) = read_translations(output, penalty=1.0).values()
+    assert sentence.reference == "w\u2028x y z v"
+    assert sentence.best(1.0)[0] == "w\u2028x y z"
+
+
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
     """The arguments of fairseq-generate for a model of random weights."""

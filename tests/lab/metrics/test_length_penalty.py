@@ -53,7 +53,17 @@ def command(tmp_path_factory):
             shutil.copy(file, data / file.name.replace("train", split))
     path = data / "model.pt"
     torch.save(run_state(data), path)
-    flags = ("--beam", 4, "--max-len-b", 12, "--required-batch-size-multiple", 1, "--max-tokens")
+    flags = (
+        "--num-workers",
+        0,
+        "--beam",
+        4,
+        "--max-len-b",
+        12,
+        "--required-batch-size-multiple",
+        1,
+        "--max-tokens",
+    )
     return [*map(str, (data, "--path", path, "--gen-subset", "test", "--cpu", *flags, 100))]
 
 

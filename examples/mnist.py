@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from divergence import check_finite
 from norm_plugin.io.command_line import at_least
-from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
+from norm_plugin.norms import add_norm_arguments, build_norm, norm_options
 
 BATCH, LEARNING_RATE = 32, 0.001
 FULL, TEST_ONLY = (11 / 12, 1 / 12), (0.7, 0.1, 0.2)  # shares of the parts of a split
@@ -40,7 +40,7 @@ IMAGES, LABELS = 0x803, 0x801  # magic numbers of the IDX format: bytes, in 3 an
 class Network(nn.Module):
     """Two convolutions and a linear layer, with the norm before the softmax, part of the loss."""
 
-    def __init__(self, new_norm: Callable[[int], Norm]) -> None:
+    def __init__(self, new_norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
         self.output, self.norm = nn.Linear(50 * 4 * 4, 10), new_norm(10)

@@ -111,6 +111,13 @@ def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> 
         "scores": scores,
         **shared,
         "seconds": round(time.perf_counter() - start, 1),
+        **made_here(),
+    }
+
+
+def made_here() -> Run:
+    """Return the code, versions, machine and date of a run that was made now."""
+    return {
         "git": git_state(Path(__file__).parent),
         "versions": {name: versions()[name] for name in ("norm_plugin", "python", "torch")},
         "machine": machine(cpu=True),

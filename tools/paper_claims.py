@@ -15,6 +15,9 @@ as ``same``, and one of
     spectrum    the mean singular value of the embedding over its largest: {study, arm, baseline,
                 claim, margin}
     example     {name, arm, baseline, claim}
+    images      {value, over, part, claim, margin}: a statistic at the first norm in translation,
+                divided by ``over`` in a model of images, as a logarithm to base 10. ``per_channel``
+                multiplies the first by the root of the number of channels: see image_statistics.py
 
 ``but`` says why a difference cannot decide the claim. Numbers, intervals and verdicts are computed.
 A claim with tests in the paper's setting is judged by these alone.
@@ -37,17 +40,18 @@ import yaml
 from example_runs import RESULTS as EXAMPLES
 from example_runs import SCORES, read_runs
 from findings import declared_tests, read_named, with_placement
+from image_statistics import NORM, recorded_values
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import record_of, statistics_of, values_of
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import compare_arms, higher_is_better
-from norm_lab.study.significance import Verdict, compare, describe
+from norm_lab.study.significance import Verdict, compare, compare_independent, describe
 from norm_lab.study.study import Study, read_study
 from norm_lab.theory import CLAIMS
 from norm_lab.theory.claim import INTERVAL, finite_cases
 from norm_lab.theory.command import read_made, read_measurements
 from norm_plugin.io.command_line import CommandError
-from papers import first_norm_tenths
+from papers import first_norm_tenths, in_tenths
 from verdicts import KINDS, Outcome, on_claim, on_experiment, on_statement
 
 FILE = Path(__file__).with_name("paper_rows.yaml")
@@ -231,7 +235,7 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
     return Measured(text_of(f"{sample.mean:{digits}}", interval, str(len(values))), outcome)
 
 
-# ---- theory, recorded statistics, spectra, examples -----------------------------------------
+# ---- theory, recorded statistics, spectra, examples, images -------------------------------------
 
 
 def of_theory(evidence: Declared, results: Path) -> Measured:
@@ -348,6 +352,21 @@ def of_example(evidence: Declared, results: Path) -> Measured:
     return Measured(text_of(f"{test.mean:+.2f}", interval, str(test.n)), outcome)
 
 
+def of_images(evidence: Declared, results: Path) -> Measured:
+    """Return a statistic in translation over that in a model of images; Welch's interval."""
+    runs = runs_by_norm(results / "multi30k_cpu")
+    part, value = evidence["part"], evidence["value"]
+    words = first_norm_tenths(runs, evidence["figure"], value, NORM)[part]
+    images = in_tenths(recorded_values(evidence["over"], results.parent), ["seed"])[part]
+    channels = runs["settings.model.encoder_embed_dim"].iat[0]
+    factor = math.sqrt(channels) if evidence.get("per_channel") else 1.0
+    test = compare_independent(list(np.log10(factor * words)), list(np.log10(images)))
+    low, high = test.interval
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    n = f"{len(words)} and {len(images)}"
+    return Measured(text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n), outcome)
+
+
 TESTS = {
     "compare": of_comparison,
     "theory": of_theory,
@@ -355,5 +374,6 @@ TESTS = {
     "largest": of_largest,
     "spectrum": of_spectrum,
     "example": of_example,
+    "images": of_images,
 }
 """The function that measures a test, by its kind."""

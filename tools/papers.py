@@ -140,7 +140,7 @@ def recorded_figures_table(folder: Path) -> str:
     tenths, rows = {}, []
     for line in [line for line in LINES if line[-1] in set(runs["norm"])]:
         drawn = _drawn(runs, *line)
-        tenths[line] = _tenths(drawn, ["seed"])
+        tenths[line] = in_tenths(drawn, ["seed"])
         shown = {"largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}"}
         rows.append(_row(*line, tenths[line]) | shown)
     for line, less in DIFFERENCES.items():
@@ -152,8 +152,8 @@ def recorded_figures_table(folder: Path) -> str:
 
 
 def first_norm_tenths(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
-    """Return one value of one norm, at the first norm or the drawn ones: see :func:`_tenths`."""
-    return _tenths(_drawn(runs, figure, value, norm), ["seed"])
+    """Return one value of one norm, at the first norm or the drawn ones: see :func:`in_tenths`."""
+    return in_tenths(_drawn(runs, figure, value, norm), ["seed"])
 
 
 def _drawn(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
@@ -169,7 +169,7 @@ OUTLIERS = ("outliers", "late outliers")
 """The largest value over the median, without the first part; and that of the last part."""
 
 
-def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def in_tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Return means over the updates of the second and the last part, and OUTLIERS, by seed."""
     updates = sorted(drawn["update"].unique())
     size = len(updates) // PARTS

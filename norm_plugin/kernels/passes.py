@@ -34,7 +34,8 @@ class RowRule(NamedTuple):
         rstd    1 / sqrt(mean (x - mean)^2 + eps), or 1 / (s + eps) if ``released``, with
                 s^2 = sum (x - mean)^2 / (C/G - 1)
         y       weight * z + bias, or C (1 - k z) z if ``phi`` = (C, k) is given, where
-                C (1 - k z) is a constant for the gradient
+                C (1 - k z) is a constant for the gradient. Given alpha and b, (C,), the weight is
+                weight + tanh(x . b) alpha: without ``center``, and with one group
 
     Attributes:
         one_gain: the weight is one number, (1,), and each channel's gain is weight / sqrt(C);

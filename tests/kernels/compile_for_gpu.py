@@ -24,7 +24,12 @@ from norm_plugin.kernels.triton import (
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4
-ROW_OPTIONS = {"released": (False, True), "has_phi": (False, True), "one_gain": (False, True)}
+UNGATED = {"alpha_ptr": (None,), "b_ptr": (None,)}
+ROW_OPTIONS = {
+    **{"released": (False, True), "has_phi": (False, True), "one_gain": (False, True)},
+    **UNGATED,
+}
+GATED = {"released": (False,), "has_phi": (False,), "one_gain": (False,), "mean_ptr": (None,)}
 # A kernel, its groups, what its flags may be, and the tensors that may be absent together
 KERNELS = [
     (rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_ptr", "bias_ptr", "mean_ptr"]),
@@ -34,6 +39,8 @@ KERNELS = [
         {**ROW_OPTIONS, "through_mean": (True,), "through_rstd": (True,)},
         ["weight_ptr", "partial_sums_ptr"],
     ),
+    (rows.forward_kernel, 1, {**GATED, "bias_ptr": (None,)}, []),
+    (rows.backward_kernel, 1, {**GATED, "through_mean": (False,), "through_rstd": (True,)}, []),
     (pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_ptr"]),
     (pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_ptr"]),
     (columns.moments_kernel, GROUPS, {"center": (False, True)}, ["valid_ptr", "rstd_ptr"]),

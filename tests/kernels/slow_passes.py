@@ -11,7 +11,14 @@ from torch import Tensor
 from norm_plugin.kernels.passes import RowRule
 
 
-def row_y(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
+def row_y(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    alpha: Tensor | None,
+    b: Tensor | None,
+    rule: RowRule,
+) -> Tensor:
     """y, with constants of the gradient detached. x: (N, C)."""
     groups = x.unflatten(1, (rule.groups, -1))
     mean = groups.mean(2, keepdim=True) if rule.center else torch.zeros(())
@@ -26,7 +33,8 @@ def row_y(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) 
     if rule.phi is not None:
         scale, slope = rule.phi
         z = (scale * (1 - slope * z)).detach() * z
-    z = z if weight is None else weight * z
+    gain = weight if alpha is None else weight + torch.tanh(x @ b).unsqueeze(1) * alpha
+    z = z if gain is None else gain * z
     return z if bias is None else z + bias
 
 

@@ -20,6 +20,7 @@ FORWARD_AND_BACKWARD = [
     ("groupnorm", {"groups": 4}, 3),
     ("dyt", {}, 3),
     ("scalenorm", {}, 3),
+    ("seednorm", {}, 3),
     ("batchnorm", {}, 6),
     ("powernorm-v", {}, 6),
     ("powernorm", {"warmup_updates": 9}, 6),

@@ -68,7 +68,7 @@ def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
     x = torch.randn(4, DIM)
     message = f"groups is {groups}; it must be 1 or more and divide the 36 channels"
     with pytest.raises(ValueError, match=message):
-        native.row_forward(x, None, None, RowRule(1e-5, groups=groups))
+        native.row_forward(x, None, None, None, None, RowRule(1e-5, groups=groups))
     if groups:  # 0 groups mean no pre-scaling
         with pytest.raises(ValueError, match=message):
             native.column_moments(x, None, groups, 1e-5, True)

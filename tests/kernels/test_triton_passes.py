@@ -41,39 +41,52 @@ RULES = {
 def test_rows(name, rows, channels):
     rule = RULES[name]
     affine = rule.phi is None and rule.through_mean and rule.through_rstd
-    check_rows(rule, rows, channels, affine, torch.float32)
+    check_rows(rule, rows, channels, "weight bias" if affine else "", torch.float32)
+
+
+@pytest.mark.parametrize("rows,channels", SIZES)
+def test_rows_whose_gain_depends_on_the_input(rows, channels):
+    check_rows(RULES["rmsnorm"], rows, channels, "weight alpha b", torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rows_in_half_precision(dtype):
-    check_rows(RULES["groupnorm"], 37, 12, True, dtype)
+    check_rows(RULES["groupnorm"], 37, 12, "weight bias", dtype)
 
 
-def check_rows(rule, rows, channels, affine, dtype):
+def check_rows(rule, rows, channels, given, dtype):
     x = numbers(rows, channels, offset=0.5).requires_grad_()
-    dy, weight, bias = (numbers(*s, seed=1) for s in ((rows, channels), (channels,), (channels,)))
-    weight, bias = (weight.requires_grad_(), bias.requires_grad_()) if affine else (None, None)
-    wanted = slow_passes.row_y(x, weight, bias, rule)
-    gradients = torch.autograd.grad(wanted, [x, weight, bias] if affine else [x], dy)
+    dy = numbers(rows, channels, seed=1)
+    parameters = [
+        numbers(channels, seed=place).requires_grad_() if name in given.split() else None
+        for place, name in enumerate(("weight", "bias", "alpha", "b"))
+    ]
+    if parameters[3] is not None:  # x . b of size 1, where tanh bends
+        parameters[3] = (parameters[3].detach() / channels**0.5).requires_grad_()
+    wanted = slow_passes.row_y(x, *parameters, rule)
+    leaves = [x, *(each for each in parameters if each is not None)]
+    gradients = iter(torch.autograd.grad(wanted, leaves, dy))
 
-    wide_weight, wide_bias = on_device(weight, bias)
+    wide = on_device(*(None if each is None else each.detach() for each in parameters))
     near, near_dy = on_device(x.detach(), dy, dtype=dtype)
-    y, mean, rstd = OPS.row_forward(near, wide_weight, wide_bias, rule)
-    dx, *others = OPS.row_backward(near_dy, near, mean, rstd, wide_weight, rule)
+    y, mean, rstd = OPS.row_forward(near, *wide, rule)
+    weight, _, *gate = wide
+    dx, *others = OPS.row_backward(near_dy, near, mean, rstd, weight, *gate, rule)
 
     same(y, wanted.detach(), dtype, **rounded(dtype))
-    same(dx, gradients[0], dtype, **rounded(dtype))
+    same(dx, next(gradients), dtype, **rounded(dtype))
     assert (mean is None) == (not rule.center)
     assert rstd.shape == (rows, rule.groups)
-    for dparameter, gradient in zip(others, gradients[1:] or (None, None)):
-        same(dparameter, gradient)
+    for gradient, parameter in zip(others, parameters, strict=True):
+        if parameter is not None:
+            same(gradient, next(gradients))
 
 
 def test_a_row_of_equal_numbers_has_no_gradient_through_its_released_deviation():
     x = torch.ones(2, 12, device=DEVICE)
     rule = RULES["adanorm released"]
-    _, mean, rstd = OPS.row_forward(x, None, None, rule)
-    dx, *_ = OPS.row_backward(torch.ones_like(x), x, mean, rstd, None, rule)
+    _, mean, rstd = OPS.row_forward(x, *[None] * 4, rule)
+    dx, *_ = OPS.row_backward(torch.ones_like(x), x, mean, rstd, *[None] * 3, rule)
     assert dx.isfinite().all()
 
 
@@ -123,10 +136,11 @@ def test_bounded_functions_are_right_to_the_last_digits_everywhere(function):
 def test_no_rows():
     x = torch.ones(0, 12, device=DEVICE)
     ones = x.new_ones(12)
-    y, mean, rstd = OPS.row_forward(x, ones, ones, RULES["groupnorm"])
+    y, mean, rstd = OPS.row_forward(x, ones, ones, None, None, RULES["groupnorm"])
     assert y.shape == (0, 12)
-    for dparameter in OPS.row_backward(x, x, mean, rstd, ones, RULES["groupnorm"])[1:]:
-        assert torch.equal(dparameter, 0 * ones)
+    gradients = OPS.row_backward(x, x, mean, rstd, ones, None, None, RULES["groupnorm"])
+    for gradient in gradients[1:3]:
+        assert torch.equal(gradient, 0 * ones)
     zeros = x.new_zeros(3, 12)
     for center in (True, False):
         sums, _ = columns.column_moments(x, None, 3, 1e-5, center)

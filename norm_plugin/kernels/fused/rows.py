@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from norm_plugin.kernels.fused.function import Gradients, Passes, fused_norm
@@ -13,26 +15,31 @@ from norm_plugin.norms.group_norm import GroupNorm
 from norm_plugin.norms.layer_norm import LayerNormSimple
 from norm_plugin.norms.rms_norm import RMSNorm
 from norm_plugin.norms.scale_norm import ScaleNorm
+from norm_plugin.norms.seed_norm import SeeDNorm
 
 
 class RowNorm(Passes):
     """Compute y of a :class:`RowRule`; the backward pass standardizes the saved input again.
 
-    The parameters are weight and bias, (C,) or None; a bias only with a mean, for which alone
-    backends sum its gradient.
+    The parameters are weight and bias, (C,) or None, and alpha and b, (C,), of some norms; a bias
+    only with a mean, for which alone backends sum its gradient.
     """
 
     def __init__(self, ops: Ops, rule: RowRule) -> None:
         self.ops, self.rule = ops, rule
 
-    def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        y, self.mean, self.rstd = self.ops.row_forward(x, weight, bias, self.rule)
+    def forward(
+        self, x: Tensor, weight: Any, bias: Any, alpha: Any = None, b: Any = None
+    ) -> Tensor:
+        y, self.mean, self.rstd = self.ops.row_forward(x, weight, bias, alpha, b, self.rule)
         return y
 
     def backward(
-        self, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None
+        self, dy: Tensor, x: Tensor, weight: Any, bias: Any, alpha: Any = None, b: Any = None
     ) -> Gradients:
-        gradients: Gradients = self.ops.row_backward(dy, x, self.mean, self.rstd, weight, self.rule)
+        gradients: Gradients = self.ops.row_backward(
+            dy, x, self.mean, self.rstd, weight, alpha, b, self.rule
+        )
         return gradients
 
 
@@ -54,6 +61,15 @@ def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor
     """Return gamma * x / rms."""
     gain = norm.gain() if norm.weight_offset else norm.weight
     return fused_norm(RowNorm(ops, RowRule(norm.eps, center=False)), x, gain, None)
+
+
+@fuses(SeeDNorm)
+def seed_norm(norm: SeeDNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
+    """Return (tanh(x . b) alpha + gamma) * x / rms; None with several heads."""
+    if norm.gain_heads > 1:
+        return None
+    rule = RowRule(norm.eps, center=False)
+    return fused_norm(RowNorm(ops, rule), x, norm.weight, None, norm.alpha, norm.b)
 
 
 @fuses(ScaleNorm)

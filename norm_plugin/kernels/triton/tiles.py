@@ -187,7 +187,7 @@ kernel = triton.jit(
         *("valid_ptr", "weight_ptr", "bias_ptr", "shift_ptr", "gain_ptr", "offset_ptr"),
         *("padding_value_ptr", "dy_coef_ptr", "constant_ptr", "u_coef_ptr", "slope_ptr"),
         *("running_mean_ptr", "running_square_ptr", "square_ptr", "nu_ptr", "scale_ptr"),
-        *("eta_ptr", "window_ptr", "filled_ptr", "psi_ptr"),
+        *("eta_ptr", "window_ptr", "filled_ptr", "psi_ptr", "alpha_ptr", "b_ptr"),
     ],
 )
 """Decorator of the kernels that :func:`launch` runs: of these arguments it knows nothing."""

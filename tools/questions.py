@@ -323,7 +323,7 @@ TASKS = (
         cells_of("characters_fair", "rmsnorm", "powernorm", "none"),
     ),
     Task(
-        "characters, embeddings of deviation 1, nats",
+        "characters, fairseq's start, nats",
         "norms",
         {"none": declared_by("own_start")[0]},
     ),
@@ -370,7 +370,6 @@ MAIN_CLAIMS = (
     ("powernorm", "Table I, PN and LN", "findings/translation"),
     ("powernorm", "Table II, PN and LN", "findings/norms"),
     ("powernorm", "Figure 5, PN and LN", "findings/small-batches"),
-    ("powernorm", "Figure 5, BN and LN", "findings/small-batches"),
     ("adanorm", "Table 4, SST5", "findings/adanorm"),
     ("adanorm", "Figure 1, validation loss", "findings/gain-and-bias"),
     ("adanorm", "Table 2, bottom, Enwik8", "findings/derivatives"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import paper_claims
@@ -213,6 +214,22 @@ def test_an_order_of_magnitude_is_one_unit_of_the_logarithm():
     test = the_test("powernorm", "recorded", figure="powernorm-4", part="last tenth")
     cells = measured(test, RESULTS)
     assert 0 < float(cells.text.split()[0]) < 0.1 and cells.outcome == ABSENT  # 1.2 times as far
+
+
+def test_a_statistic_in_translation_over_that_of_images(monkeypatch):
+    translation = pd.DataFrame({"last tenth": [0.1, 0.4], "second tenth": [9.0, 9.0]})
+    images = pd.DataFrame({"last tenth": [0.01, 0.01, 0.01], "second tenth": [9.0, 9.0, 9.0]})
+    runs = pd.DataFrame({"settings.model.encoder_embed_dim": [100]})
+    monkeypatch.setattr(paper_claims, "runs_by_norm", lambda folder: runs)
+    monkeypatch.setattr(paper_claims, "first_norm_tenths", lambda *args: translation)
+    monkeypatch.setattr(paper_claims, "recorded_values", lambda name, root: name)
+    monkeypatch.setattr(paper_claims, "in_tenths", lambda values, by: images)
+    evidence = {"figure": "", "value": "", "over": "", "part": "last tenth", "claim": "higher"}
+    # the mean of log10(0.1) and log10(0.4), minus log10(0.01); per channel, times sqrt(100)
+    assert measured({"images": evidence}, RESULTS).text.startswith("+1.30 (")
+    assert measured({"images": evidence | {"per_channel": True}}, RESULTS).text.startswith(
+        "+2.30 ("
+    )
 
 
 def test_the_largest_channel_at_the_end_of_training():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from composed import configure
 from fairseq import models, tasks
-from omegaconf import OmegaConf
 from reference.placements import EQUATIONS, Stack
 from torch.nn import functional
 
@@ -343,17 +342,3 @@ def test_what_has_no_meaning_is_refused(build):
         build(mem_len=-3)
     with pytest.raises(ValueError, match="drop --final-norm"):
         build(norm_placement="sandwich", final_norm=True)
-
-
-def test_yaml_keys_reach_the_model(text):
-    model = {"_name": f"{MODEL}_char", "decoder_layers": 1, "norm_type": "powernorm"}
-    model |= {"norm_placement": "pre", "mem_len": 9, "same_length": True, "final_norm": True}
-    cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 7}, "model": model})
-    OmegaConf.set_struct(cfg, True)
-    built = models.build_model(cfg.model, task_of(text))
-    assert (built.decoder.mem_len, built.decoder.same_length) == (9, True)
-    assert built.decoder.layer_norm.warmup_updates == 7
-    assert built.max_positions() == 6  # --tokens-per-sample of the task
-    cfg = OmegaConf.create({"model": {"_name": f"{MODEL}_char", "mem_length": 9}})
-    with pytest.raises(ValueError, match="unknown model key mem_length; .* mem_len"):
-        models.build_model(cfg.model, task_of(text))

@@ -32,7 +32,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
-from norm_plugin.models.flags import stored_key
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
@@ -47,7 +46,7 @@ from norm_plugin.models.resuming import (
     resume,
     stored_state,
 )
-from norm_plugin.models.safe_loading import allow_stored_flags, checked, safe_loading
+from norm_plugin.models.safe_loading import OLD_KEYS, allow_stored_flags, checked, safe_loading
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_numbers import arrays_in_meters, plain_numbers
 from norm_plugin.norms.base.statistics import (
@@ -356,11 +355,12 @@ def around_read_checkpoint(
     **kwargs: Any,
 ) -> Any:
     """Stored settings that fairseq evaluates must not run as code; an error must name what the
-    safe loader refuses; numpy arrays that fairseq has stored must be readable; and the override
-    `_name` must choose the model in older checkpoints too."""
-    overrides = arg_overrides and {stored_key(key): v for key, v in arg_overrides.items()}
-    if overrides and "_name" in overrides:  # where only ``args`` are stored, arch names the model
-        overrides = {"arch": overrides["_name"], **overrides}
+    safe loader refuses; numpy arrays that fairseq has stored must be readable; settings have their
+    names of today; and the override `_name` must choose the model in older checkpoints too."""
+    overrides = dict(arg_overrides or {})
+    if "_name" in overrides:  # where only ``args`` are stored, arch names the model
+        overrides.setdefault("arch", overrides["_name"])
+    overrides |= {old: overrides[new] for old, new in OLD_KEYS.items() if new in overrides}
     with safe_loading(path):
         state = load(path, overrides, *args, **kwargs)
     arrays_in_meters(checked(state, path))

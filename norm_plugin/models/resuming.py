@@ -31,7 +31,6 @@ from norm_plugin.models.flags import (
     INIT,
     QKV_SCOPE,
     flag_of,
-    shown_key,
 )
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import read_state
@@ -114,14 +113,14 @@ def differences(
             if not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
     compare(
-        shown_key(GHOST_BATCH_TOKENS),
+        GHOST_BATCH_TOKENS,
         stored.ghost_batch_tokens,
         given.ghost_batch_tokens,
         "all sites",
     )
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
-        compare(shown_key(QKV_SCOPE), stored.qkv_scope, given.qkv_scope, "queries, keys and values")
+        compare(QKV_SCOPE, stored.qkv_scope, given.qkv_scope, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
             compare(INIT, init, given.initialization[side], f"{side} layers")
@@ -170,8 +169,7 @@ def check_resuming(
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
     meant = (
-        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on "
-        f"(model.{shown_key(ALLOW_MISMATCH)}=on in YAML)"
+        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on (model.{ALLOW_MISMATCH}=on in YAML)"
         if has_norm_flags
         else ""
     )

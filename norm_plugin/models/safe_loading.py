@@ -11,16 +11,25 @@ import argparse
 import contextlib
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf, open_dict
 
+from norm_plugin.models.flags import ALLOW_MISMATCH, GHOST_BATCH_TOKENS, QKV_SCOPE
 from norm_plugin.models.stored_numbers import allowing_numbers
 from norm_plugin.models.stored_settings import check_settings, plain
 
 NAMED = re.compile(r"GLOBAL (\S+)|(?:but got|unrecognized function) (.+)")
 """What the file names or holds, in torch's message and in ours, without ``builtins.``."""
+OLD_KEYS = {
+    "norm_head_width": QKV_SCOPE,
+    "norm_stat_tokens": GHOST_BATCH_TOKENS,
+    "norm_allow_change": ALLOW_MISMATCH,
+    "norm_fused_dropout": None,  # gone: dropout is torch's
+}
+"""The settings of the model in checkpoints of before, and their names now."""
 
 
 class RefusedContentError(ValueError):
@@ -56,10 +65,27 @@ def read_state(source: Any, path: object, mmap: bool = False) -> Any:
 
 
 def checked(state: Any, path: object) -> Any:
-    """Return the content of a checkpoint; UnsafeSettingError if fairseq would run a setting."""
-    for name in ("cfg", "args") if isinstance(state, dict) else ():
-        check_settings(plain(state.get(name)), path)
+    """Return the content of a checkpoint, with today's names of the settings of its model.
+
+    Raises:
+        UnsafeSettingError: fairseq would run a setting.
+    """
+    if isinstance(state, dict):
+        for name in ("cfg", "args"):
+            check_settings(plain(state.get(name)), path)
+        for settings in (state.get("args"), (state.get("cfg") or {}).get("model")):
+            _rename(vars(settings) if isinstance(settings, argparse.Namespace) else settings)
     return state
+
+
+def _rename(settings: Any) -> None:
+    """Rename :data:`OLD_KEYS` in place; a value under the name of today wins."""
+    with open_dict(settings) if OmegaConf.is_config(settings) else contextlib.nullcontext():
+        for old, new in OLD_KEYS.items():
+            if isinstance(settings, MutableMapping) and old in settings:
+                value = settings.pop(old)
+                if new and settings.get(new) is None:
+                    settings[new] = value
 
 
 @contextlib.contextmanager

@@ -319,11 +319,3 @@ def test_bf16_trains_on_a_gpu_unless_there_is_a_tpu(gpu, xla, monkeypatch):
     argv = ["data", "--arch", "norm_transformer_lm_char", "--task", "language_modeling", "--bf16"]
     args = options.parse_args_and_arch(parser, argv)
     assert args.bf16 and args.tpu == (not gpu or xla)
-
-
-@pytest.mark.parametrize("stored", ["off", "on"])
-def test_a_checkpoint_with_the_flag_of_fused_dropout_loads(stored, build_yaml, caplog):
-    """Versions before this one stored it with every model."""
-    model, stock = build_yaml(norm_fused_dropout=stored), build_yaml()
-    assert model.cfg.plan == stock.cfg.plan
-    assert ("norm_fused_dropout is gone" in caplog.text) == (stored == "on")

@@ -17,10 +17,9 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
 from norm_plugin.models.safe_loading import (
     RefusedContentError,
-    allow_stored_flags,
+    allow_stored_classes,
     read_state,
 )
-from norm_plugin.models.stored_numbers import plain_numbers
 from norm_plugin.models.stored_settings import UnsafeSettingError
 
 State = dict[str, Any]
@@ -61,7 +60,7 @@ def load_checkpoint(path: Path) -> State:
             function that the loader refuses, or a setting of it would run as code.
         DamagedError: the archive is not as it was written.
     """
-    allow_stored_flags()
+    allow_stored_classes()
     with reading(path) as stream:
         try:
             _check_archive(stream)
@@ -106,12 +105,7 @@ def _check_archive(stream: BinaryIO) -> None:
 
 
 def save_checkpoint(state: State, path: Path) -> None:
-    """Write a checkpoint atomically; after a CommandError the old file is unchanged.
-
-    What fairseq stored as numpy numbers becomes plain numbers.
-    """
-    if "extra_state" in state:
-        state = {**state, "extra_state": plain_numbers(state["extra_state"])}
+    """Write a checkpoint atomically; after a CommandError the old file is unchanged."""
     with atomic_write(path) as stream:
         torch.save(state, stream)
 

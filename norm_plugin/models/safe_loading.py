@@ -1,8 +1,8 @@
 """What torch's safe loader accepts from a fairseq checkpoint, and its error if it refuses one.
 
 torch 2.6 and later load with ``weights_only=True``, which creates only tensors and plain
-containers. fairseq also stores the flags of a command line, a Namespace, and numbers of numpy.
-Allowing only these keeps the safe loader on.
+containers. fairseq also stores the flags of a command line, a Namespace, and logs some scores as
+numpy's arrays and scalars. Allowing only these keeps the safe loader on.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf, open_dict
 
 from norm_plugin.models.flags import ALLOW_MISMATCH, GHOST_BATCH_TOKENS, QKV_SCOPE
-from norm_plugin.models.stored_numbers import allowing_numbers
 from norm_plugin.models.stored_settings import check_settings, plain
 
 NAMED = re.compile(r"GLOBAL (\S+)|(?:but got|unrecognized function) (.+)")
@@ -36,9 +36,17 @@ class RefusedContentError(ValueError):
     """Raised for a checkpoint with content that the safe loader refuses; names both."""
 
 
-def allow_stored_flags() -> None:
-    """Allow the Namespace of a command line in torch's safe loader, everywhere in this process."""
-    torch.serialization.add_safe_globals([argparse.Namespace])
+def allow_stored_classes() -> None:
+    """Allow what fairseq stores in torch's safe loader, everywhere in this process."""
+    numeric = {type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OSUVMm"}
+    rebuild: list[Any] = [np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+    named = [
+        (function, f"{module}.multiarray.{function.__name__}")
+        for function in rebuild
+        for module in ("numpy._core", "numpy.core")  # numpy 2 and numpy 1
+    ]
+    allowed: list[Any] = [argparse.Namespace, np.ndarray, np.dtype, *numeric, *named]
+    torch.serialization.add_safe_globals(allowed)
 
 
 def what_was_refused(error: pickle.UnpicklingError) -> str:
@@ -90,11 +98,9 @@ def _rename(settings: Any) -> None:
 
 @contextlib.contextmanager
 def safe_loading(file: object) -> Iterator[None]:
-    """Return a context in which the safe loader reads numbers of numpy, and raises
-    RefusedContentError for what it refuses in ``file``."""
+    """Return a context that raises RefusedContentError for what the loader refuses in ``file``."""
     try:
-        with allowing_numbers():
-            yield
+        yield
     except pickle.UnpicklingError as error:
         if refused := what_was_refused(error):
             raise RefusedContentError(

@@ -25,9 +25,8 @@ from norm_plugin.models.stored_settings import UnsafeSettingError
 State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
-# By kind: fairseq's file name, whose last group is the number of epochs or updates; the
-# --checkpoint-suffix comes between the name and ".pt"
-NAMES = {"epoch": r"checkpoint(\d+)", "update": r"checkpoint_\d+_(\d+)"}
+# By kind: fairseq's file name, whose group is the number of epochs or updates
+NAMES = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 FOLDED = "folded_norms"  # an entry that norm_plugin.checkpoints.fold writes
 
 # Everything that torch.load raises for a file that is not a checkpoint, or only part of one.
@@ -116,15 +115,11 @@ def num_updates(state: State) -> int | None:
     return history[-1].get("num_updates")
 
 
-def numbered_checkpoints(folder: Path, kind: str, suffix: str = "") -> list[tuple[int, Path]]:
-    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first.
-
-    Args:
-        suffix: fairseq's ``--checkpoint-suffix`` in their names.
-    """
+def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first."""
     if not folder.is_dir():
         raise CommandError(f"checkpoint folder {folder} does not exist")
-    name = re.compile(NAMES[kind] + re.escape(suffix) + r"\.pt")
+    name = re.compile(NAMES[kind])
     matches = ((name.fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
 

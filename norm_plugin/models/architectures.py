@@ -135,7 +135,7 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
     if OmegaConf.is_config(args):
         stock_keys = argparse.Namespace(**OF_THE_TRAINER)
         fill_defaults(stock_keys)
-        flatten(args, vars(stock_keys))
+        flatten(args)
         check_keys(args, {*vars(stock_keys), *cls.extra_yaml_keys()}, cls.stock_settings)
     for key in (f"{side}_layers_to_keep" for side in cls.sides):
         kept = getattr(args, key, None)

@@ -16,8 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from norm_plugin.models.flags import (
     CHOICES,
-    PLACEMENT,
-    PLACEMENT_OF,
     SITE_FLAGS,
     VALUES,
     flag_of,
@@ -117,42 +115,15 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     return cfg
 
 
-def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
-    """Replace fairseq's nested groups in the ``model`` node of a YAML file by flat keys.
+def flatten(settings: DictConfig) -> None:
+    """Replace fairseq's nested groups, which stock checkpoints may store, by flat keys.
 
-    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. As in fairseq, what a group omits has
-    the default of fairseq's dataclass, whatever flat keys and the architecture say; a warning
-    names the settings that this changes.
-
-    Args:
-        architecture: the flat settings that the architecture would fill in.
+    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``.
     """
-    given: Any = OmegaConf.to_container(settings, resolve=True)
-    placed = any(given.get(key) is not None for key in (PLACEMENT, *PLACEMENT_OF.values()))
     for group in NESTED:
-        if not isinstance(given.get(group), Mapping):
-            continue
-        values = {name: value for name, value in given[group].items() if name != "_name"}
-        cls = getattr(NormConfig(), group)  # fairseq has the class itself as the default
-        known = [field.name for field in dataclasses.fields(cls) if field.name != "_name"]
-        defaults = cls(**{name: value for name, value in values.items() if name in known})
-        left_out = {name: getattr(defaults, name) for name in known if name not in values}
-        if placed:  # the placement determines it
-            left_out.pop("normalize_before", None)
-        del settings[group]
-        for name, value in {**left_out, **values}.items():
-            settings[f"{group}_{name}"] = value
-        if changed := [
-            f"{name} {value}, not {architecture[flat]}"
-            for name, value in left_out.items()
-            if architecture.get(flat := f"{group}_{name}", value) != value
-        ]:
-            logger.warning(
-                "model.%s is a nested group, so what it leaves out has fairseq's defaults and not "
-                "those of the architecture: %s",
-                group,
-                "; ".join(changed),
-            )
+        if OmegaConf.is_config(nested := settings.get(group)):
+            del settings[group]
+            settings.update({f"{group}_{key}": nested[key] for key in nested if key != "_name"})
 
 
 def check_keys(

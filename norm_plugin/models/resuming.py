@@ -24,6 +24,7 @@ from typing import Any
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from norm_plugin.models.config import NESTED
 from norm_plugin.models.flags import (
     ALLOW_MISMATCH,
     EMBEDDING,
@@ -42,8 +43,6 @@ logger = logging.getLogger(__name__)
 ABSENT = "absent"
 COUNTED_IN_UPDATES = "_updates"
 """Options whose names end like this belong to a run's schedule, which a new start may change."""
-STACKS = ("encoder", "decoder", "quant_noise")
-"""fairseq's nested groups of settings, in which a YAML file may store a stock model."""
 
 
 # ---- what a checkpoint stores of its model --------------------------------------------------
@@ -52,7 +51,7 @@ STACKS = ("encoder", "decoder", "quant_noise")
 def flat_settings(model: Any) -> dict[str, Any]:
     """Return the settings of a model, a Namespace or a mapping, under fairseq's flat names."""
     settings = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
-    for stack in STACKS:
+    for stack in NESTED:
         nested = settings.pop(stack, None)
         if isinstance(nested, Mapping):
             settings.update({f"{stack}_{name}": value for name, value in nested.items()})

@@ -54,5 +54,3 @@ VERBS = {
     "job": ("norm_lab.commands:job", ""),  # the run in a folder
     "worker": ("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun
 }
-RENAMED_VERBS = {"flags": "fairseq-flags", "table": "score-table"}
-"""New names of verbs, by their old ones, which are accepted too."""

@@ -38,8 +38,6 @@ VERBS = {
 
 A verb without help is called by programs only, and is not listed in the help of the command.
 """
-RENAMED_VERBS = {"check": "check-user-dir"}
-"""New names of verbs, by their old ones, which are accepted too."""
 NO_LAB = (
     "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
     "run its scripts/setup.sh and call its .venv/bin/norm-plugin"
@@ -51,12 +49,6 @@ def all_verbs() -> dict[str, tuple[str, str]]:
     if find_spec(LAB) is None:
         return VERBS
     return {**import_module(f"{LAB}.verbs").VERBS, **VERBS}
-
-
-def current_name(verb: str) -> str:
-    """The name of a verb that may be an old one."""
-    lab = {} if find_spec(LAB) is None else import_module(f"{LAB}.verbs").RENAMED_VERBS
-    return {**lab, **RENAMED_VERBS}.get(verb, verb)
 
 
 def usage() -> str:
@@ -84,7 +76,6 @@ def call(verb: str, argv: Sequence[str]) -> int:
         CommandError: the verb is unknown, or failed.
     """
     verbs = all_verbs()
-    verb = current_name(verb)
     if verb not in verbs:
         known = ", ".join(name for name, (_, text) in verbs.items() if text)
         hint = "" if find_spec(LAB) else f"; {NO_LAB}"

@@ -21,17 +21,6 @@ def test_each_verb_explains_itself_under_its_own_name(verb):
     assert f"norm-plugin {verb} " in result.stdout
 
 
-OLD_NAMES = {"flags": "fairseq-flags", "table": "score-table", "check": "check-user-dir"}
-
-
-@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
-def test_the_old_name_of_a_verb_is_accepted_and_not_in_the_help(old, new):
-    assert old not in all_verbs()
-    result = run_forked("norm_plugin", old, "--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"usage: norm-plugin {new} ")
-
-
 def test_without_a_verb_it_prints_the_folder_for_user_dir():
     assert run_forked("norm_plugin").stdout == f"{ROOT / 'norm_plugin'}\n"
 

@@ -11,8 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs import fill_docs
-from norm_plugin.cli import all_verbs, norm_text
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.cli import all_verbs
 from norm_plugin.norms.base import registry as registry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,19 +39,6 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 def test_the_readme_links_every_page():
     linked = set(re.findall(r"\]\((docs/[^/)#]+\.md)\)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {f"docs/{page.name}" for page in PAGES[1:]}
-
-
-@pytest.mark.parametrize("name", NORM_TYPES)
-def test_every_norm_and_option_of_the_list_is_in_the_tables(name):
-    formula = norm_spec(name).formula.replace("|", r"\|")  # which would begin another cell
-    assert f"| `{name}` | `{formula}` |" in TEXT
-    for line in norm_text(name).splitlines():
-        if not line.strip().startswith("--"):
-            continue
-        flag, _, meaning = line.strip().partition(" ")
-        rows = [row.split("|") for row in TEXT.splitlines() if row.startswith(f"| `{flag}` |")]
-        assert [name in cells[-3].replace(" ", "").split(",") for cells in rows].count(True) == 1
-        assert meaning.partition(": ")[2] in [cells[-2].strip() for cells in rows]
 
 
 def test_every_file_it_names_exists():

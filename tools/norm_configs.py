@@ -16,7 +16,7 @@ from pathlib import Path
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import write_text
-from norm_plugin.models.flags import CHOICES, PLACEMENT, RENAMED_KEYS, VALUES, shown_key
+from norm_plugin.models.flags import CHOICES, PLACEMENT, VALUES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 
@@ -33,12 +33,11 @@ def norm_config(name: str) -> str:
     text = HEAD.format(formula=spec.formula, key="norm_type", name=name)
     lines = [f"norm_{option.name}: null  # {option.default}\n" for option in spec.options]
     lines += [
-        f"{shown_key(key)}: null" + (f"  # {choice.default}\n" if choice.default else "\n")
+        f"{key}: null" + (f"  # {choice.default}\n" if choice.default else "\n")
         for key, choice in CHOICES.items()
         if key != PLACEMENT  # it has a group of its own
     ]
-    lines += [f"{shown_key(key)}: null\n" for key in VALUES]
-    lines += [f"{key}: null  # the old name of {new}\n" for key, new in RENAMED_KEYS.items()]
+    lines += [f"{key}: null\n" for key in VALUES]
     return text + "".join(lines)
 
 

@@ -151,24 +151,27 @@ FINDINGS = {
         *(
             Effect(
                 "stat_tokens_wide",
-                f"{norm}-stat-tokens-{tokens}",
+                f"{norm}-ghost-batch-tokens-{tokens}",
                 baseline.format(norm),
                 off_scale=tokens == 64 and norm in LEAKING,
             )
             for baseline, sizes in (
-                ("{}-stat-tokens-4096", (64, 512)),
+                ("{}-ghost-batch-tokens-4096", (64, 512)),
                 ("layernorm", (64, 512, 4096)),
             )
             for tokens in sizes
             for norm in (*LEAKING, "powernorm")
         ),
-        *effects(
-            ["stat_tokens_wide"],
-            *((f"powernorm-v-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}") for n in (512, 4096)),
+        *(
+            Effect(study, f"{arm}-ghost-batch-tokens-{n}", f"{baseline}-ghost-batch-tokens-{m}")
+            for study, arm, n, baseline, m in (
+                ("stat_tokens_wide", "powernorm-v", 512, "batchnorm", 512),
+                ("stat_tokens_wide", "powernorm-v", 4096, "batchnorm", 4096),
+                ("stat_tokens", "batchnorm", 256, "batchnorm", 4096),
+                ("stat_tokens", "powernorm", 256, "powernorm", 4096),
+                ("stat_tokens", "powernorm", 256, "batchnorm", 256),
+            )
         ),
-        Effect("stat_tokens", "batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
-        Effect("stat_tokens", "powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),
-        Effect("stat_tokens", "powernorm-stat-tokens-256", "batchnorm-stat-tokens-256"),
     ],
     "adanorm": [
         *effects(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from prep.binarize import publish_binary
-from prep.download import Source, download_all, known_digests
+from prep.download import Source, download_all
 from prep.files import RawFile, file_digest, find_raw, read_raw, report
 from prep.folder import MANIFEST, Counts, DataSpec, publish, read_manifest
 
@@ -99,21 +99,17 @@ class RawCorpus(ABC):
             publish_binary(args.out, self.data_spec(args), args.overwrite)
 
     def _inputs(self, args: argparse.Namespace, folder: Path) -> dict[str, str]:
-        """Return the SHA-256 of the raw files by name; fetch files without a known checksum."""
+        """Return the SHA-256 of the raw files by name; fetch files of which none is known."""
         if args.raw is not None:
             paths = dict.fromkeys(find_raw(folder, self.raw_files).values())
             return {path.name: file_digest(path) for path in paths}
-        digests = known_digests(self.sources, folder)
-        if digests is None and (args.out / MANIFEST).is_file() and not args.overwrite:
-            # the raw files from which OUT was made are gone; the manifest has their checksums
-            recorded: dict[str, str] = read_manifest(args.out)["inputs"]
-            if set(recorded) == {source.name for source in self.sources}:
-                return recorded
-        if digests is None:
+        known: dict[str, str] = {}
+        if (args.out / MANIFEST).is_file() and not args.overwrite:
+            known = read_manifest(args.out)["inputs"]  # the raw files may be gone
+        digests = {each.name: each.digest or known.get(each.name) for each in self.sources}
+        if None in digests.values():
             self._fetch(args, folder)
-            digests = known_digests(self.sources, folder)
-            assert digests is not None  # a fetched file has a checksum
-        return digests
+        return {name: digest or file_digest(folder / name) for name, digest in digests.items()}
 
     def _fetch(self, args: argparse.Namespace, folder: Path) -> None:
         """Fetch the raw files, unless they are given; with --only prepare they must exist."""

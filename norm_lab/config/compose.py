@@ -64,7 +64,6 @@ from norm_lab.run.flags import (
 from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
-from norm_plugin.models.flags import stored_key
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
@@ -249,7 +248,7 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             choices[key] = str(override.get_value_element_as_str()).strip("'\"")
             continue
         name = "norm_placement" if key == "placement" else key.removeprefix("model.")
-        full = f"model.{stored_key(name)}" if name.startswith("norm_") else key
+        full = f"model.{name}" if name.startswith("norm_") else key
         if full in RUN_OPTIONS:
             raise CommandError(f"{line}: give {RUN_OPTIONS[full]} instead")
         others.append(line.replace(key, full, 1))

@@ -41,7 +41,7 @@ from norm_lab.run.flags import (
 from norm_lab.run.record import Value
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
-from norm_plugin.models.flags import CHOICES, use_stored_keys
+from norm_plugin.models.flags import CHOICES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
@@ -82,10 +82,6 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
         else:
             own_norm = choice
     config = copy.deepcopy(_compose(path, tuple(for_hydra)))
-    try:
-        use_stored_keys(config["model"])
-    except ValueError as error:
-        raise CommandError(f"{path.name}: {error}") from error
     if own_norm is not None:
         config["model"]["norm_type"] = own_norm
     return config

@@ -76,7 +76,6 @@ def _parse(flags: Sequence[str], config: Configuration) -> dict[str, Any]:
     from fairseq import options
 
     import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
-    from norm_plugin.models.flags import use_stored_keys
 
     # a user dir is imported already, and fairseq would look for a relative one in the folder
     without_dir = {**config, "common": {**config.get("common", {}), "user_dir": None}}
@@ -89,7 +88,6 @@ def _parse(flags: Sequence[str], config: Configuration) -> dict[str, Any]:
             action.default, action.required = argparse.SUPPRESS, False
         parser._defaults.clear()
         given = vars(parser.parse_args(["DATA", *flags]))
-        use_stored_keys(given)
     except (HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
         raise CommandError(" ".join(str(error).split())) from error
     del given["data"]

@@ -98,7 +98,7 @@ class SettingCurve:
 SETTING_CURVES = {
     "stat-tokens": SettingCurve(
         "tokens of the batch statistics",
-        ("norm_stat_tokens",),
+        ("norm_ghost_batch_tokens",),
         "settings.dataset.max_tokens",
         "the PowerNorm paper, Figure 5",
     ),

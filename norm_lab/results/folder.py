@@ -34,7 +34,6 @@ ARM = ("run.arm.norm", "run.arm.placement")
 RUNS, PUBLISHED_OUTPUTS = "runs.jsonl", "outputs.jsonl.gz"
 OUTPUTS = ("curves", "statistics", "translations", "windows")
 """Values that are no cells of a table: nested, and of any size."""
-RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "changes", "sources", *OUTPUTS)
 """Values that remain a dictionary in one column, because their keys contain dots."""
 
@@ -125,7 +124,7 @@ def _row_of_file(path: Path, content: bytes) -> Row:
             f"{path} is not a result of schema {SCHEMA}; run it again, or publish the folder with "
             "the commit that wrote it"
         )
-    row = {RENAMED.get(name, name): value for name, value in _flat(run).items()}
+    row = _flat(run)
     needed = [] if "state" in row else [headline_column(row.get("metric", "bleu"))]
     _check_has(row, needed, path)
     if path.name != result_name(row["norm"], row["seed"]):

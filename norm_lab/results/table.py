@@ -98,7 +98,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
       ``study.training_loss`` instead, which is over the same updates for all runs
     - ``placement``: the placement of the norms
     - ``split_seed``: the seed of a random split of the corpus; missing for a fixed split
-    - ``commit``, ``dirty``: the state of the code that scored the run
+    - ``git.commit``, ``git.dirty``: the state of the code that scored the run
     - ``folder``: the folder from which it was read
 
     Args:

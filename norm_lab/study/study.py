@@ -38,7 +38,7 @@ from norm_lab.study.training_loss import training_loss
 from norm_plugin.io.command_line import CommandError
 
 OPTIONAL = (
-    *("commit", "dirty", "date", "differs", "run.fold", "data.training_pairs"),
+    *("git.commit", "git.dirty", "date", "differs", "run.fold", "data.training_pairs"),
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
 )
 """Columns that are added if no result has them."""
@@ -176,7 +176,8 @@ class Study:
     @property
     def commits(self) -> list[str]:
         """The commit that scored each run, as text."""
-        states = self.runs[["commit", "dirty"]].astype(object)
+        states = self.runs[["git.commit", "git.dirty"]].set_axis(["commit", "dirty"], axis=1)
+        states = states.astype(object)
         states = states.where(states.notna(), None)
         return [short_commit(state) for state in states.to_dict("records")]
 

@@ -12,7 +12,7 @@ _modules = [
     for info in pkgutil.iter_modules(__path__)
     if info.name != "command"  # which imports this package
 ]
-_claims: list[Claim] = [module.CLAIM for module in _modules if hasattr(module, "CLAIM")]
+_claims = [Claim.of_module(module) for module in _modules if hasattr(module, "SECTION")]
 
-CLAIMS = {claim.name: claim for claim in sorted(_claims, key=lambda claim: claim.place)}
+CLAIMS = {claim.name: claim for claim in sorted(_claims, key=lambda claim: claim.section)}
 """Every claim by its name, in the order of the page."""

@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_plugin.norms import build_norm
+
+SECTION = 8
+CASE = ("placement", "phi", "tokens")
 
 C, K = 2.0, 0.1
 LINEAR, SQUARE = "C (1 - k y)", "C (1 + k (y^2 - 1))"
@@ -75,11 +78,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         share = some["share_outside"].max()
         stated = f"share of |y| >= {1 / K:g} at most {K**2:g}"
         yield {**row, **verdict(stated, f"{share:.4f} at most", share <= K**2 + ROUNDING)}
-
-
-CLAIM = Claim(
-    place=8,
-    case=("placement", "phi", "tokens"),
-    measure=measure,
-    verdicts=verdicts,
-)

@@ -22,13 +22,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import Options, Row, cases, verdict
 from norm_lab.theory.lipschitz import running_norm
 from norm_lab.theory.models import through_norm
 from norm_lab.theory.trained import trained_sites
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
+
+SECTION = 13
+MAY_LACK = ("nu", "nu_bound")
 
 ALPHAS = 0.9, 0.95, 0.99
 """a_b, of which the paper takes the best on validation."""
@@ -141,13 +144,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             text = f"{nu:.2g} at most, the bound is {bound:.2g} or more"
             holds = bool((some["nu"] <= some["nu_bound"]).all())
             yield {**row, **verdict("|nu| is within Lemma 4's bound", text, holds)}
-
-
-CLAIM = Claim(
-    place=13,
-    case=CASE,
-    measure=measure,
-    measure_once=measure_once,
-    verdicts=verdicts,
-    may_lack=("nu", "nu_bound"),
-)

@@ -19,9 +19,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_plugin.norms import build_norm
+
+SECTION = 11
+CASE = ("placement", "norm", "tokens")
 
 GAINS = 0.5, 1.5
 """The range of the gain, drawn per channel; with a gain of 1, Eq. 3 and 6 would hold."""
@@ -89,11 +92,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         for name, column in ((lemma, "lemma_error"), (equation, "equation_error")):
             error = some[column].max()
             yield {**row, **verdict(name, f"off by {error:.1e} at most", error <= ROUNDING)}
-
-
-CLAIM = Claim(
-    place=11,
-    case=("placement", "norm", "tokens"),
-    measure=measure,
-    verdicts=verdicts,
-)

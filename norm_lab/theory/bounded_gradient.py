@@ -19,9 +19,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_lab.theory.lipschitz import EPOCHS, running_norm
 from norm_lab.theory.models import Activations, through_norm
+
+SECTION = 10
+CASE = ("placement", "tokens")
 
 BOUNDED = {
     "step": "(1 - a_b) Gamma",
@@ -72,11 +75,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             holds = largest <= 1 + ROUNDING
             yield {**row, **verdict(f"{name} <= 1", f"{largest:.4f} at most", holds)}
         yield {**row, **verdict("-", f"{SHARE}: {some['share'].max():.4f} at most", None)}
-
-
-CLAIM = Claim(
-    place=10,
-    case=("placement", "tokens"),
-    measure=measure,
-    verdicts=verdicts,
-)

@@ -1,7 +1,7 @@
 """The parts of a claim: measurements, verdicts, and the fits that claims share.
 
-A claim is one file in this folder, with a variable ``CLAIM``. The first line of its docstring is
-the title of its section in ``docs/theory.md``; the prose of the section is written by hand.
+A claim is one file in this folder, with the names of :class:`Claim`. The first line of its
+docstring is the title of its section in ``docs/theory.md``; the prose is written by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +111,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper and how it is measured.
+    """A claim of a paper and how it is measured: the functions and constants of its file.
 
     Attributes:
-        place: its position among the claims, from 1.
+        section: its position among the claims, from 1; in the file it is ``SECTION``, and so on.
         case: the columns that identify a case.
         verdicts: compares the stated with the measured, by rows of :func:`verdict`.
         tables: more tables of the measurements.
@@ -125,7 +125,7 @@ class Claim:
         caption: the caption of the figure.
     """
 
-    place: int
+    section: int
     case: tuple[str, ...]
     verdicts: Callable[[pd.DataFrame], Iterable[Row]]
     tables: Callable[[pd.DataFrame], Iterable[pd.DataFrame]] = lambda frame: []
@@ -134,6 +134,14 @@ class Claim:
     may_lack: tuple[str, ...] = ()
     plot: Callable[[pd.DataFrame, Any], None] | None = None
     caption: str = ""
+
+    @classmethod
+    def of_module(cls, module: object) -> Claim:
+        """Return the claim of a module; it may lack what has a default."""
+        of_field = {
+            name: each.name for each in fields(cls) for name in (each.name, each.name.upper())
+        }
+        return cls(**{of_field[name]: v for name, v in vars(module).items() if name in of_field})
 
     @property
     def name(self) -> str:

@@ -14,9 +14,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Claim, Options, Row, verdict
+from norm_lab.theory.claim import Options, Row, verdict
 from norm_lab.theory.hidden_states import OUTPUT
 from norm_lab.theory.models import Batches
+
+SECTION = 5
+CASE = ("x", "tokens")
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
@@ -105,12 +108,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             stated = f"share at eps = {eps} at most {most}"
             row = verdict(stated, f"{shares[eps]:.4f}", bool(shares[eps] <= most))
             yield {"x": what, "tokens": tokens, "draws": str(draws), **row}
-
-
-CLAIM = Claim(
-    place=5,
-    case=("x", "tokens"),
-    measure=measure,
-    measure_once=measure_once,
-    verdicts=verdicts,
-)

@@ -20,9 +20,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_plugin.norms import build_norm
+
+SECTION = 7
+CASE = ("placement", "norm", "tokens")
 
 
 class Form(NamedTuple):
@@ -95,11 +98,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         measured = f"off by {off:.1e}" if form.keeps_variance else f"{most:.6f} at most"
         row |= verdict(stated, measured, off <= ROUNDING)
         yield {**row, "mean ratio": f"{mean:.4f}", "least": f"{least:.4f}", "most": f"{most:.4f}"}
-
-
-CLAIM = Claim(
-    place=7,
-    case=("placement", "norm", "tokens"),
-    measure=measure,
-    verdicts=verdicts,
-)

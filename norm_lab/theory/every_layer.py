@@ -17,7 +17,6 @@ from norm_lab.study.significance import Sample
 from norm_lab.theory.claim import (
     GRAY,
     INTERVAL,
-    Claim,
     Options,
     Row,
     cases,
@@ -31,6 +30,11 @@ from norm_lab.theory.claim import (
 )
 from norm_lab.theory.last_layer import exponent_of
 from norm_lab.theory.models import full, layer_gradients, watch_sums
+
+SECTION = 3
+CASE = ("placement", "stack", "tokens")
+MAY_LACK = ("squared_length", "cross_sum")
+CAPTION = "Gradient of each layer's W^2, as a share of the last layer's. Gray: the paper, post."
 
 STACKS = {
     "simplified": "simplified stack",
@@ -142,15 +146,3 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     axes.plot(layers, decay, **GRAY, label="(2/3)^((L-l)/2)")
     axes.set_yscale("log")
     axes.legend(loc="lower right", fontsize=7)
-
-
-CLAIM = Claim(
-    place=3,
-    caption="Gradient of each layer's W^2, as a share of the last layer's. Gray: the paper, post.",
-    case=("placement", "stack", "tokens"),
-    may_lack=("squared_length", "cross_sum"),
-    measure=measure,
-    verdicts=verdicts,
-    tables=tables,
-    plot=plot,
-)

@@ -23,13 +23,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_lab.theory.models import through_norm
 from norm_lab.theory.trained import trained_sites
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.base.rms_prescale import rms_prescale
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
+
+SECTION = 12
 
 EPS = 1e-5
 PN_V = "powernorm-v"
@@ -125,13 +127,3 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     for column, form in {**texts, "channels above 1": "{:.1%}".format}.items():
         sites[column] = sites[column].map(form)
     return [sites.reset_index()]
-
-
-CLAIM = Claim(
-    place=12,
-    case=CASE,
-    measure=measure,
-    measure_once=measure_once,
-    verdicts=verdicts,
-    tables=tables,
-)

@@ -15,7 +15,6 @@ import pandas as pd
 
 from norm_lab.study.significance import Sample, describe
 from norm_lab.theory.claim import (
-    Claim,
     Options,
     Row,
     cases,
@@ -25,6 +24,9 @@ from norm_lab.theory.claim import (
     verdict,
     with_interval,
 )
+
+SECTION = 1
+CAPTION = "Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre."
 
 PLACES = {"output": "output of the layer", "self": "attention's sum", "ffn": "sum of the FFN"}
 OUTPUT = "output"
@@ -52,7 +54,7 @@ LEMMA = {
 
 An equality has two equal bounds.
 """
-CASE = ["tokens", "placement", "place"]
+CASE = ("tokens", "placement", "place")
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
@@ -139,14 +141,3 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
             axes.fill_between(means.index, low, high, alpha=0.15, linewidth=0, color="#888888")
     if lines:
         axes.legend(loc="upper left", fontsize=7, ncols=2)
-
-
-CLAIM = Claim(
-    place=1,
-    caption="Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre.",
-    case=tuple(CASE),
-    measure=measure,
-    verdicts=verdicts,
-    tables=tables,
-    plot=plot,
-)

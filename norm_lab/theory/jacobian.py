@@ -16,8 +16,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Claim, Options, Row, verdict
+from norm_lab.theory.claim import Options, Row, verdict
 from norm_plugin.norms import Norm, build_norm, norm_spec
+
+SECTION = 6
+CASE = ("placement", "norm", "tokens")
+MAY_LACK = ("mean",)
 
 LAYERNORM = "layernorm"
 POSITIONS = 2
@@ -88,13 +92,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             measured, holds = f"{constants.min():.3f} to {constants.max():.3f}", None
         lengths = f"{some['length'].min():.1f} to {some['length'].max():.1f}"
         yield {"norm": norm, "x": x, "|x|": lengths, **verdict("O(1)", measured, holds)}
-
-
-CLAIM = Claim(
-    place=6,
-    case=("placement", "norm", "tokens"),
-    may_lack=("mean",),
-    measure=measure,
-    measure_once=measure_once,
-    verdicts=verdicts,
-)

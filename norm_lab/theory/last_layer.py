@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from norm_lab.study.significance import Sample
 from norm_lab.theory.claim import (
-    Claim,
     Options,
     Row,
     cases,
@@ -36,6 +35,11 @@ from norm_lab.theory.claim import (
 )
 from norm_lab.theory.models import Setting, full, simplified
 from norm_plugin.norms import norm_spec
+
+SECTION = 2
+CASE = ("placement", "model", "tokens")
+MAY_LACK = ("of_positions",)
+CAPTION = "Gradient of the last layer's W^2 in the simplified setting, mean over positions."
 
 SIMPLIFIED, FULL = "simplified", "full"
 THEOREM = {"post": 0.0, "pre": -0.5}
@@ -150,15 +154,3 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     axes.set_xscale("log", base=2)
     if axes.lines:
         axes.legend(loc="lower left", fontsize=7, ncols=2, handlelength=3)
-
-
-CLAIM = Claim(
-    place=2,
-    caption="Gradient of the last layer's W^2 in the simplified setting, mean over positions.",
-    case=("placement", "model", "tokens"),
-    may_lack=("of_positions",),
-    measure=measure,
-    verdicts=verdicts,
-    tables=tables,
-    plot=plot,
-)

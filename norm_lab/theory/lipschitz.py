@@ -19,9 +19,12 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import Options, Row, cases, verdict
 from norm_lab.theory.models import Activations, through_norm
 from norm_plugin.norms import Norm, build_norm
+
+SECTION = 9
+CASE = ("placement", "norm", "tokens")
 
 EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
 ROUNDING = 1e-6
@@ -128,12 +131,3 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
         **{"least ratio to BN": ("least_ratio", "min"), "largest": ("largest_ratio", "max")},
     )
     return [ranges.map("{:.4f}".format).reset_index()]
-
-
-CLAIM = Claim(
-    place=9,
-    case=("placement", "norm", "tokens"),
-    measure=measure,
-    verdicts=verdicts,
-    tables=tables,
-)

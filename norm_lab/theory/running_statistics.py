@@ -19,12 +19,14 @@ import pandas as pd
 import torch
 
 from norm_lab.study.significance import describe
-from norm_lab.theory.claim import Claim, Options, Row, cases, verdict
+from norm_lab.theory.claim import Options, Row, cases, verdict
 from norm_lab.theory.models import batch_of, of_model
 from norm_lab.theory.trained import without_dropout
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+
+SECTION = 14
 
 CASE = ("norm", "updates", "data")
 BATCHES = 32
@@ -77,11 +79,3 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         holds = True if low > 0 else False if high < 0 else None
         losses = {f"{name} statistics": f"{some[name].mean():.3f}" for name in ("running", "batch")}
         yield {**row, **losses, **verdict("running minus batch > 0", sample, holds)}
-
-
-CLAIM = Claim(
-    place=14,
-    case=CASE,
-    measure_once=measure_once,
-    verdicts=verdicts,
-)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.theory.claim import Claim, Options, Row, verdict
+from norm_lab.theory.claim import Options, Row, verdict
 from norm_lab.theory.every_layer import PAPER, factor
 from norm_lab.theory.models import batch_of, layer_gradients, of_model
 from norm_lab.theory.trained import BATCHES, without_dropout
@@ -22,6 +22,9 @@ from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.io.command_line import CommandError
+
+SECTION = 4
+CASE = ("placement", "stack", "norm", "updates", "checkpoint")
 
 STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 """The columns that identify a stack of a model."""
@@ -84,11 +87,3 @@ def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the rows of each stack of each model; old files have no column for the checkpoint."""
     frame = frame if "checkpoint" in frame else frame.assign(checkpoint="")
     return iter(frame.groupby(list(STACK), sort=False))
-
-
-CLAIM = Claim(
-    place=4,
-    case=("placement", "stack", "norm", "updates", "checkpoint"),
-    measure_once=measure_once,
-    verdicts=verdicts,
-)

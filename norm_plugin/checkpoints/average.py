@@ -222,9 +222,7 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(stream, "sha256").digest()
 
 
-def select_checkpoints(
-    folder: Path, kind: str, count: int, upper_bound: int | None, suffix: str = ""
-) -> list[Path]:
+def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
     """Return the last ``count`` "epoch" or "update" checkpoints, oldest first.
 
     Args:
@@ -232,17 +230,15 @@ def select_checkpoints(
         kind: "epoch" or "update".
         count: how many to return.
         upper_bound: the last epoch or update to include; None: no bound.
-        suffix: fairseq's ``--checkpoint-suffix`` in their names.
 
     Raises:
         CommandError: the folder has fewer.
     """
-    numbered = numbered_checkpoints(folder, kind, suffix)
+    numbered = numbered_checkpoints(folder, kind)
     if upper_bound is not None:
         numbered = [(number, path) for number, path in numbered if number <= upper_bound]
     if len(numbered) < count:
         bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
-        bound += f" with the suffix {suffix}" if suffix else ""
         raise CommandError(
             f"{count} {kind} checkpoints are needed, but {len(numbered)} are in {folder}{bound}; "
             f"train longer, keep more (fairseq's {KEPT_BY[kind]}) or give a smaller number"
@@ -259,11 +255,11 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
     if folders and count is None:
         raise CommandError(f"{folders[0]} is a folder: add --last-epochs or --last-updates")
     if folders:
-        return select_checkpoints(folders[0], kind, count, args.upper_bound, args.checkpoint_suffix)
-    if count is not None or args.upper_bound is not None or args.checkpoint_suffix:
+        return select_checkpoints(folders[0], kind, count, args.upper_bound)
+    if count is not None or args.upper_bound is not None:
         raise CommandError(
-            "--last-epochs, --last-updates, --upper-bound and --checkpoint-suffix select from a "
-            f"folder, but --inputs {args.inputs[0]} is none; name an existing folder, or drop "
+            "--last-epochs, --last-updates and --upper-bound select from a folder, but "
+            f" --inputs {args.inputs[0]} is none; name an existing folder, or drop "
             "these flags"
         )
     return list(args.inputs)
@@ -301,12 +297,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=at_least(1),
         metavar="N",
         help="exclude epochs or updates after this number",
-    )
-    parser.add_argument(
-        "--checkpoint-suffix",
-        default="",
-        metavar="TEXT",
-        help="fairseq-train's flag of this name, which is part of the checkpoint names",
     )
     parser.add_argument(
         "--running-stats",

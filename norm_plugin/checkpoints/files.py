@@ -17,18 +17,16 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
 from norm_plugin.models.safe_loading import (
     RefusedContentError,
-    allow_stored_flags,
+    allow_stored_classes,
     read_state,
 )
-from norm_plugin.models.stored_numbers import plain_numbers
 from norm_plugin.models.stored_settings import UnsafeSettingError
 
 State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
-# By kind: fairseq's file name, whose last group is the number of epochs or updates; the
-# --checkpoint-suffix comes between the name and ".pt"
-NAMES = {"epoch": r"checkpoint(\d+)", "update": r"checkpoint_\d+_(\d+)"}
+# By kind: fairseq's file name, whose group is the number of epochs or updates
+NAMES = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 FOLDED = "folded_norms"  # an entry that norm_plugin.checkpoints.fold writes
 
 # Everything that torch.load raises for a file that is not a checkpoint, or only part of one.
@@ -61,7 +59,7 @@ def load_checkpoint(path: Path) -> State:
             function that the loader refuses, or a setting of it would run as code.
         DamagedError: the archive is not as it was written.
     """
-    allow_stored_flags()
+    allow_stored_classes()
     with reading(path) as stream:
         try:
             _check_archive(stream)
@@ -106,12 +104,7 @@ def _check_archive(stream: BinaryIO) -> None:
 
 
 def save_checkpoint(state: State, path: Path) -> None:
-    """Write a checkpoint atomically; after a CommandError the old file is unchanged.
-
-    What fairseq stored as numpy numbers becomes plain numbers.
-    """
-    if "extra_state" in state:
-        state = {**state, "extra_state": plain_numbers(state["extra_state"])}
+    """Write a checkpoint atomically; after a CommandError the old file is unchanged."""
     with atomic_write(path) as stream:
         torch.save(state, stream)
 
@@ -122,15 +115,11 @@ def num_updates(state: State) -> int | None:
     return history[-1].get("num_updates")
 
 
-def numbered_checkpoints(folder: Path, kind: str, suffix: str = "") -> list[tuple[int, Path]]:
-    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first.
-
-    Args:
-        suffix: fairseq's ``--checkpoint-suffix`` in their names.
-    """
+def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first."""
     if not folder.is_dir():
         raise CommandError(f"checkpoint folder {folder} does not exist")
-    name = re.compile(NAMES[kind] + re.escape(suffix) + r"\.pt")
+    name = re.compile(NAMES[kind])
     matches = ((name.fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
 

@@ -30,8 +30,8 @@ from norm_plugin.io.files import atomic_write, reading
 
 TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
 ARCHIVE_START = b"PK"
-NUMBERED_OR_LAST = re.compile(r"checkpoint(?:_last|_best|\d+|_\d+_\d+)([^.]*)\.pt")
-"""Its group is fairseq's ``--checkpoint-suffix``, usually empty."""
+OTHER = re.compile(r"checkpoint(_best|\d+|_\d+_\d+)\.pt")
+"""fairseq's names of checkpoints that may replace the last one."""
 
 
 def repair(folder: Path) -> list[str]:
@@ -47,12 +47,9 @@ def repair(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     try:
-        messages = _remove_leftovers(folder) + _remove_truncated(folder)
-        for suffix in _suffixes(folder):
-            messages += _restore_last(folder, suffix)
+        return [*_remove_leftovers(folder), *_remove_truncated(folder), *_restore_last(folder)]
     except OSError as error:
         raise CommandError(f"cannot repair {folder}: {error}") from error
-    return messages
 
 
 def _remove_leftovers(folder: Path) -> list[str]:
@@ -63,31 +60,11 @@ def _remove_leftovers(folder: Path) -> list[str]:
 
 
 def _remove_truncated(folder: Path) -> list[str]:
-    truncated = [path for path in _candidates(folder) if _is_truncated(path)]
+    paths = sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
+    truncated = [path for path in paths if _is_truncated(path)]
     for path in truncated:
         path.unlink()
     return [f"removed {path}, which was truncated" for path in truncated]
-
-
-def _suffix(path: Path) -> str:
-    """Return the ``--checkpoint-suffix`` of the run to which a checkpoint_last file belongs."""
-    match = NUMBERED_OR_LAST.fullmatch(path.name)
-    return match.group(1) if match and _last(path.parent, match.group(1)).exists() else ""
-
-
-def _suffixes(folder: Path) -> list[str]:
-    """Return the suffixes of the runs in the folder."""
-    return sorted({"", *map(_suffix, folder.glob("checkpoint*.pt"))})
-
-
-def _last(folder: Path, suffix: str) -> Path:
-    return folder / LAST.replace(".pt", f"{suffix}.pt")
-
-
-def _candidates(folder: Path) -> list[Path]:
-    """Return every checkpoint of the folder except checkpoint_last files, by name."""
-    paths = folder.glob("checkpoint*.pt")
-    return sorted(path for path in paths if path != _last(folder, _suffix(path)))
 
 
 def _is_truncated(path: Path) -> bool:
@@ -100,16 +77,15 @@ def _is_truncated(path: Path) -> bool:
         return not start or (start == ARCHIVE_START and not zipfile.is_zipfile(stream))
 
 
-def _restore_last(folder: Path, suffix: str) -> list[str]:
-    last = _last(folder, suffix)
-    state = "missing"
+def _restore_last(folder: Path) -> list[str]:
+    last, state = folder / LAST, "missing"
     if last.exists():
         try:
             load_checkpoint(last)
             return []
         except DamagedError:
             state = "damaged"
-    source, messages = _most_updates(folder, suffix)
+    source, messages = _most_updates(folder)
     if source is not None:
         with reading(source) as origin, atomic_write(last) as stream:
             shutil.copyfileobj(origin, stream)
@@ -120,15 +96,13 @@ def _restore_last(folder: Path, suffix: str) -> list[str]:
     return [*messages, f"removed {last}, which was damaged; no other checkpoint can replace it"]
 
 
-def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
+def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
     """Return the checkpoint to resume from, and a line for each that cannot be read.
 
     Averaged and folded checkpoints do not count: they have no state of the optimizer.
     """
     best, most, messages = None, -1, []
-    for path in _candidates(folder):
-        if _suffix(path) != suffix:
-            continue
+    for path in sorted(path for path in folder.iterdir() if OTHER.fullmatch(path.name)):
         try:
             state = load_checkpoint(path)
             with content_errors(path):

@@ -30,7 +30,6 @@ from omegaconf import OmegaConf
 from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys, flatten
-from norm_plugin.models.flags import use_stored_keys
 from norm_plugin.models.plan import LAYERNORM
 from norm_plugin.models.settle import apply_placement, settle
 
@@ -136,9 +135,8 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
     if OmegaConf.is_config(args):
         stock_keys = argparse.Namespace(**OF_THE_TRAINER)
         fill_defaults(stock_keys)
-        flatten(args, vars(stock_keys))
+        flatten(args)
         check_keys(args, {*vars(stock_keys), *cls.extra_yaml_keys()}, cls.stock_settings)
-    use_stored_keys(args)
     for key in (f"{side}_layers_to_keep" for side in cls.sides):
         kept = getattr(args, key, None)
         if kept is not None and not isinstance(kept, str):  # fairseq's flag is a list

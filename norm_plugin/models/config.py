@@ -16,16 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from norm_plugin.models.flags import (
     CHOICES,
-    FUSED_DROPOUT,
-    PLACEMENT,
-    PLACEMENT_OF,
-    RENAMED_KEYS,
     SITE_FLAGS,
     VALUES,
     flag_of,
     norm_type_field,
     option_field,
-    shown_key,
 )
 from norm_plugin.models.plan import LAYERNORM, Plan
 from norm_plugin.models.settle import as_namespace, settle
@@ -60,7 +55,6 @@ def _restored(values: dict[str, Any]) -> NormConfig:
 def config_class(stock: Any = NormConfig) -> Any:
     """Return the settings ``stock`` of a fairseq model, with a field for each of our flags.
 
-    A flag with an old name has a field for each of its names; the help has the new one only.
     Norms and placements that were registered after import have their flags too. Every field except
     ``norm_type`` is None when not given.
     """
@@ -76,9 +70,7 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
 
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
-        for name in dict.fromkeys((shown_key(key), key)):
-            help_text = argparse.SUPPRESS if name in RENAMED_KEYS else text
-            fields.append((name, Optional[kind], _field(None, help_text)))  # noqa: UP045
+        fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
 
     for key, choice in CHOICES.items():
         add(key, ChoiceEnum(list(choice.choices())), choice.help)
@@ -104,7 +96,7 @@ def site_flags() -> list[tuple[str, str]]:
     """Return the flags that choose norms and their place, each with its meaning."""
     cfg = config_class()()
     fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES, *VALUES]
-    return [(flag_of(field), cfg._get_help(shown_key(field))) for field in fields]
+    return [(flag_of(field), cfg._get_help(field)) for field in fields]
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
@@ -123,42 +115,15 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     return cfg
 
 
-def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
-    """Replace fairseq's nested groups in the ``model`` node of a YAML file by flat keys.
+def flatten(settings: DictConfig) -> None:
+    """Replace fairseq's nested groups, which stock checkpoints may store, by flat keys.
 
-    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. As in fairseq, what a group omits has
-    the default of fairseq's dataclass, whatever flat keys and the architecture say; a warning
-    names the settings that this changes.
-
-    Args:
-        architecture: the flat settings that the architecture would fill in.
+    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``.
     """
-    given: Any = OmegaConf.to_container(settings, resolve=True)
-    placed = any(given.get(key) is not None for key in (PLACEMENT, *PLACEMENT_OF.values()))
     for group in NESTED:
-        if not isinstance(given.get(group), Mapping):
-            continue
-        values = {name: value for name, value in given[group].items() if name != "_name"}
-        cls = getattr(NormConfig(), group)  # fairseq has the class itself as the default
-        known = [field.name for field in dataclasses.fields(cls) if field.name != "_name"]
-        defaults = cls(**{name: value for name, value in values.items() if name in known})
-        left_out = {name: getattr(defaults, name) for name in known if name not in values}
-        if placed:  # the placement determines it
-            left_out.pop("normalize_before", None)
-        del settings[group]
-        for name, value in {**left_out, **values}.items():
-            settings[f"{group}_{name}"] = value
-        if changed := [
-            f"{name} {value}, not {architecture[flat]}"
-            for name, value in left_out.items()
-            if architecture.get(flat := f"{group}_{name}", value) != value
-        ]:
-            logger.warning(
-                "model.%s is a nested group, so what it leaves out has fairseq's defaults and not "
-                "those of the architecture: %s",
-                group,
-                "; ".join(changed),
-            )
+        if OmegaConf.is_config(nested := settings.get(group)):
+            del settings[group]
+            settings.update({f"{group}_{key}": nested[key] for key in nested if key != "_name"})
 
 
 def check_keys(
@@ -175,9 +140,7 @@ def check_keys(
         stock: the settings of fairseq's model.
     """
     cls = config_class(stock)
-    known = {"_name", "arch", KERNELS_FOUND, FUSED_DROPOUT, *filled_in}
-    if str(values.get(FUSED_DROPOUT)) in ("on", "True"):
-        logger.warning("%s is gone: dropout is torch's, with other random numbers", FUSED_DROPOUT)
+    known = {"_name", "arch", KERNELS_FOUND, *filled_in}
     for field in dataclasses.fields(cls):
         if field.name in NESTED:
             inner = dataclasses.fields(getattr(cls(), field.name))
@@ -185,8 +148,7 @@ def check_keys(
         else:
             known.add(field.name)
     if unknown := sorted(set(values) - known):
-        shown = known - RENAMED_KEYS.keys() - {FUSED_DROPOUT}
-        raise ValueError("; ".join(_about_unknown(key, shown) for key in unknown))
+        raise ValueError("; ".join(_about_unknown(key, known) for key in unknown))
 
 
 def _about_unknown(key: str, known: Iterable[str]) -> str:

@@ -5,9 +5,8 @@ The options of the norms have flags too, which the norms declare themselves.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
 from norm_plugin.models.embeddings import EMBEDDINGS, PLAIN
@@ -18,25 +17,12 @@ ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK = "norm_kernels", "norm_nan_check"
-ALLOW_MISMATCH = "norm_allow_change"  # the stored key, see RENAMED_KEYS
+ALLOW_MISMATCH = "norm_allow_mismatch"
 EMBEDDING = "norm_embedding"
-GHOST_BATCH_TOKENS = "norm_stat_tokens"  # the stored key, see RENAMED_KEYS
-QKV_SCOPE = "norm_head_width"  # the stored key, see RENAMED_KEYS
+GHOST_BATCH_TOKENS = "norm_ghost_batch_tokens"
+QKV_SCOPE = "norm_qkv_scope"
 HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
-
-RENAMED_KEYS = {
-    QKV_SCOPE: "norm_qkv_scope",
-    GHOST_BATCH_TOKENS: "norm_ghost_batch_tokens",
-    ALLOW_MISMATCH: "norm_allow_mismatch",
-}
-"""The names that users see, by the keys that checkpoints and results store.
-
-Both are accepted, as flags, keys of YAML and overrides.
-"""
-
-FUSED_DROPOUT = "norm_fused_dropout"
-"""The key of a flag that is gone, which checkpoints of before store: they load all the same."""
 
 
 class Choice(NamedTuple):
@@ -161,47 +147,4 @@ def option_field(name: str) -> str:
 
 def flag_of(field: str) -> str:
     """Return the command-line flag of a configuration key: ``norm_init`` -> ``--norm-init``."""
-    return "--" + shown_key(field).replace("_", "-")
-
-
-def shown_key(field: str) -> str:
-    """Return the name that users see for a configuration key."""
-    return RENAMED_KEYS.get(field, field)
-
-
-def stored_key(name: str) -> str:
-    """Return the configuration key that is stored, by the name that users see or by itself."""
-    return next((key for key, new in RENAMED_KEYS.items() if new == name), name)
-
-
-def use_stored_keys(settings: Any) -> None:
-    """Replace the new names in ``settings`` by the keys that are stored, in place.
-
-    Args:
-        settings: a Namespace, the ``model`` node of a YAML file, or a dictionary.
-
-    Raises:
-        ValueError: both names of a setting are given, with different values.
-    """
-    values = vars(settings) if isinstance(settings, argparse.Namespace) else settings
-    for key, new in RENAMED_KEYS.items():
-        if new not in values:
-            continue
-        value, other = values[new], values.get(key)
-        del values[new]
-        if value is not None:
-            check_one_value({flag_of(key): value, "--" + key.replace("_", "-"): other})
-            values[key] = value
-
-
-def check_one_value(given: Mapping[str, Any]) -> None:
-    """Raise ValueError if a setting has different values by its names; None is no value."""
-    words = {True: "on", False: "off"}  # YAML reads on and off as booleans
-    values = {
-        name: str(words[value] if isinstance(value, bool) else value)
-        for name, value in given.items()
-        if value is not None
-    }
-    if len(set(values.values())) > 1:
-        both = " and ".join(f"{name} {value}" for name, value in values.items())
-        raise ValueError(f"{both} are one setting, by its new and its old name; give one of them")
+    return "--" + field.replace("_", "-")

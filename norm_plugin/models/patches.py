@@ -32,7 +32,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
-from norm_plugin.models.flags import stored_key
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
@@ -47,9 +46,8 @@ from norm_plugin.models.resuming import (
     resume,
     stored_state,
 )
-from norm_plugin.models.safe_loading import allow_stored_flags, checked, safe_loading
+from norm_plugin.models.safe_loading import OLD_KEYS, allow_stored_classes, checked, safe_loading
 from norm_plugin.models.sites import sides_of
-from norm_plugin.models.stored_numbers import arrays_in_meters, plain_numbers
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     average_running_statistics,
@@ -112,7 +110,7 @@ def wrap_once(owner: Any, name: str, around: Function) -> None:
 
 def install() -> None:
     """Wrap fairseq's functions, once per process, and allow its checkpoints in the safe loader."""
-    allow_stored_flags()
+    allow_stored_classes()
     for patch in PATCHES:
         wrap_once(patch.owner, patch.name, patch.around)
 
@@ -296,21 +294,12 @@ def around_save_checkpoint(
 def around_trainer_save(
     save_checkpoint: Function, trainer: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """The count of `--patience` and a memory of the training text are stored for resuming; and
-    scores, some of which are numpy numbers, are stored as plain numbers."""
+    """The count of `--patience` and a memory of the training text are stored for resuming."""
     count = patience_count()
     more = {} if count is None else {PATIENCE: count}
     if state := getattr(trainer, "norm_training_state", {}):
         more[TRAINING_STATE] = state
-    return save_checkpoint(trainer, filename, plain_numbers({**extra_state, **more}))
-
-
-@wraps(Trainer, "state_dict", "tests/models/test_checkpoint_contents.py")
-def around_state_dict(state_dict: Function, trainer: Any) -> dict[str, Any]:
-    """What fairseq logs as numpy arrays, such as the counts of `--eval-bleu`, is stored as plain
-    numbers, which torch's safe loader can always read."""
-    state: dict[str, Any] = plain_numbers(state_dict(trainer))
-    return state
+    return save_checkpoint(trainer, filename, {**extra_state, **more})
 
 
 @wraps(Trainer, "load_checkpoint", "tests/models/test_resuming.py")
@@ -356,15 +345,15 @@ def around_read_checkpoint(
     **kwargs: Any,
 ) -> Any:
     """Stored settings that fairseq evaluates must not run as code; an error must name what the
-    safe loader refuses; numpy arrays that fairseq has stored must be readable; and the override
-    `_name` must choose the model in older checkpoints too."""
-    overrides = arg_overrides and {stored_key(key): v for key, v in arg_overrides.items()}
-    if overrides and "_name" in overrides:  # where only ``args`` are stored, arch names the model
-        overrides = {"arch": overrides["_name"], **overrides}
+    safe loader refuses; settings have their names of today; and the override `_name` must choose
+    the model in older checkpoints too."""
+    overrides = dict(arg_overrides or {})
+    if "_name" in overrides:  # where only ``args`` are stored, arch names the model
+        overrides.setdefault("arch", overrides["_name"])
+    overrides |= {old: overrides[new] for old, new in OLD_KEYS.items() if new in overrides}
     with safe_loading(path):
         state = load(path, overrides, *args, **kwargs)
-    arrays_in_meters(checked(state, path))
-    return state
+    return checked(state, path)
 
 
 @wraps(checkpoint_utils, "load_ema_from_checkpoint", "tests/models/test_checkpoint_contents.py")

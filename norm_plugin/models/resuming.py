@@ -24,6 +24,7 @@ from typing import Any
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from norm_plugin.models.config import NESTED
 from norm_plugin.models.flags import (
     ALLOW_MISMATCH,
     EMBEDDING,
@@ -31,7 +32,6 @@ from norm_plugin.models.flags import (
     INIT,
     QKV_SCOPE,
     flag_of,
-    shown_key,
 )
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import read_state
@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 ABSENT = "absent"
 COUNTED_IN_UPDATES = "_updates"
 """Options whose names end like this belong to a run's schedule, which a new start may change."""
-STACKS = ("encoder", "decoder", "quant_noise")
-"""fairseq's nested groups of settings, in which a YAML file may store a stock model."""
 
 
 # ---- what a checkpoint stores of its model --------------------------------------------------
@@ -53,7 +51,7 @@ STACKS = ("encoder", "decoder", "quant_noise")
 def flat_settings(model: Any) -> dict[str, Any]:
     """Return the settings of a model, a Namespace or a mapping, under fairseq's flat names."""
     settings = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
-    for stack in STACKS:
+    for stack in NESTED:
         nested = settings.pop(stack, None)
         if isinstance(nested, Mapping):
             settings.update({f"{stack}_{name}": value for name, value in nested.items()})
@@ -114,14 +112,14 @@ def differences(
             if not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
     compare(
-        shown_key(GHOST_BATCH_TOKENS),
+        GHOST_BATCH_TOKENS,
         stored.ghost_batch_tokens,
         given.ghost_batch_tokens,
         "all sites",
     )
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
-        compare(shown_key(QKV_SCOPE), stored.qkv_scope, given.qkv_scope, "queries, keys and values")
+        compare(QKV_SCOPE, stored.qkv_scope, given.qkv_scope, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
             compare(INIT, init, given.initialization[side], f"{side} layers")
@@ -170,8 +168,7 @@ def check_resuming(
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
     meant = (
-        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on "
-        f"(model.{shown_key(ALLOW_MISMATCH)}=on in YAML)"
+        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on (model.{ALLOW_MISMATCH}=on in YAML)"
         if has_norm_flags
         else ""
     )

@@ -1,8 +1,8 @@
 """What torch's safe loader accepts from a fairseq checkpoint, and its error if it refuses one.
 
 torch 2.6 and later load with ``weights_only=True``, which creates only tensors and plain
-containers. fairseq also stores the flags of a command line, a Namespace, and numbers of numpy.
-Allowing only these keeps the safe loader on.
+containers. fairseq also stores the flags of a command line, a Namespace, and logs some scores as
+numpy's arrays and scalars. Allowing only these keeps the safe loader on.
 """
 
 from __future__ import annotations
@@ -11,25 +11,42 @@ import argparse
 import contextlib
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import numpy as np
 import torch
+from omegaconf import OmegaConf, open_dict
 
-from norm_plugin.models.stored_numbers import allowing_numbers
+from norm_plugin.models.flags import ALLOW_MISMATCH, GHOST_BATCH_TOKENS, QKV_SCOPE
 from norm_plugin.models.stored_settings import check_settings, plain
 
 NAMED = re.compile(r"GLOBAL (\S+)|(?:but got|unrecognized function) (.+)")
 """What the file names or holds, in torch's message and in ours, without ``builtins.``."""
+OLD_KEYS = {
+    "norm_head_width": QKV_SCOPE,
+    "norm_stat_tokens": GHOST_BATCH_TOKENS,
+    "norm_allow_change": ALLOW_MISMATCH,
+    "norm_fused_dropout": None,  # gone: dropout is torch's
+}
+"""The settings of the model in checkpoints of before, and their names now."""
 
 
 class RefusedContentError(ValueError):
     """Raised for a checkpoint with content that the safe loader refuses; names both."""
 
 
-def allow_stored_flags() -> None:
-    """Allow the Namespace of a command line in torch's safe loader, everywhere in this process."""
-    torch.serialization.add_safe_globals([argparse.Namespace])
+def allow_stored_classes() -> None:
+    """Allow what fairseq stores in torch's safe loader, everywhere in this process."""
+    numeric = {type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OSUVMm"}
+    rebuild: list[Any] = [np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+    named = [
+        (function, f"{module}.multiarray.{function.__name__}")
+        for function in rebuild
+        for module in ("numpy._core", "numpy.core")  # numpy 2 and numpy 1
+    ]
+    allowed: list[Any] = [argparse.Namespace, np.ndarray, np.dtype, *numeric, *named]
+    torch.serialization.add_safe_globals(allowed)
 
 
 def what_was_refused(error: pickle.UnpicklingError) -> str:
@@ -56,19 +73,34 @@ def read_state(source: Any, path: object, mmap: bool = False) -> Any:
 
 
 def checked(state: Any, path: object) -> Any:
-    """Return the content of a checkpoint; UnsafeSettingError if fairseq would run a setting."""
-    for name in ("cfg", "args") if isinstance(state, dict) else ():
-        check_settings(plain(state.get(name)), path)
+    """Return the content of a checkpoint, with today's names of the settings of its model.
+
+    Raises:
+        UnsafeSettingError: fairseq would run a setting.
+    """
+    if isinstance(state, dict):
+        for name in ("cfg", "args"):
+            check_settings(plain(state.get(name)), path)
+        for settings in (state.get("args"), (state.get("cfg") or {}).get("model")):
+            _rename(vars(settings) if isinstance(settings, argparse.Namespace) else settings)
     return state
+
+
+def _rename(settings: Any) -> None:
+    """Rename :data:`OLD_KEYS` in place; a value under the name of today wins."""
+    with open_dict(settings) if OmegaConf.is_config(settings) else contextlib.nullcontext():
+        for old, new in OLD_KEYS.items():
+            if isinstance(settings, MutableMapping) and old in settings:
+                value = settings.pop(old)
+                if new and settings.get(new) is None:
+                    settings[new] = value
 
 
 @contextlib.contextmanager
 def safe_loading(file: object) -> Iterator[None]:
-    """Return a context in which the safe loader reads numbers of numpy, and raises
-    RefusedContentError for what it refuses in ``file``."""
+    """Return a context that raises RefusedContentError for what the loader refuses in ``file``."""
     try:
-        with allowing_numbers():
-            yield
+        yield
     except pickle.UnpicklingError as error:
         if refused := what_was_refused(error):
             raise RefusedContentError(

@@ -34,7 +34,6 @@ from norm_plugin.models.flags import (
     flag_of,
     norm_type_field,
     option_field,
-    use_stored_keys,
 )
 from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.plan import (
@@ -119,15 +118,10 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
-    """Return a copy of the settings, with the keys that are stored, as attributes.
-
-    Those are faster to read than an omegaconf node.
-    """
+    """Return a copy of the settings as attributes, faster to read than an omegaconf node."""
     if OmegaConf.is_config(args):
         args = OmegaConf.to_container(args, resolve=True)
-    settings = argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
-    use_stored_keys(settings)
-    return settings
+    return argparse.Namespace(**(args if isinstance(args, Mapping) else vars(args)))
 
 
 # ---- sites ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -91,7 +93,15 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
 
 def test_the_peak_is_measured_in_a_process_of_its_own(toy, monkeypatch):
     args = arguments(toy, **SMALL, threads=1, memory_updates=1)
-    monkeypatch.setattr(training, "Run", None)  # not used in this process
+    # a forked process has the imports already
+    monkeypatch.setattr(training, "get_context", lambda kind: multiprocessing.get_context("fork"))
+    parent, prepare = os.getpid(), training.prepare_process
+
+    def prepare_the_other(threads):
+        assert os.getpid() != parent
+        prepare(threads)
+
+    monkeypatch.setattr(training, "prepare_process", prepare_the_other)
     peak = training.peak_of(Setup("adanorm"), "auto", args)
     assert peak is not None and 1 < peak < 1000  # MiB
     args.memory_updates = 0

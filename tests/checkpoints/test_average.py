@@ -109,17 +109,6 @@ def test_newest_are_chosen_by_number(tmp_path, save_checkpoint_file) -> None:
     assert names("update", 1, 99) == ["checkpoint_1_99.pt"]
 
 
-def test_checkpoints_with_a_suffix_are_found_by_it(tmp_path, save_checkpoint_file) -> None:
-    for name in ("checkpoint1", "checkpoint2", "checkpoint1_a.b", "checkpoint2_a.b"):
-        save_checkpoint_file(tmp_path / f"{name}.pt")
-    flags = ("--last-epochs", 2, "--checkpoint-suffix", "_a.b")
-    average(tmp_path, output=tmp_path / "avg.pt", flags=flags)
-    averaged = load_checkpoint(tmp_path / "avg.pt")["averaged_from"]
-    assert averaged == ["checkpoint1_a.b.pt", "checkpoint2_a.b.pt"]
-    with pytest.raises(CommandError, match="but 0 are in .* with the suffix _c"):
-        average(tmp_path, output=tmp_path / "avg.pt", flags=(*flags[:3], "_c"))
-
-
 def test_too_few_checkpoints(tmp_path, save_checkpoint_file) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
     message = f"^3 epoch checkpoints are needed, but 2 are in {tmp_path}.*--keep-last-epochs"

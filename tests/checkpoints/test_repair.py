@@ -38,22 +38,6 @@ def test_a_truncated_last_is_replaced_by_the_furthest(
     assert "last_optimizer_state" in load_checkpoint(tmp_path / "checkpoint_last.pt")
 
 
-def test_a_run_with_a_suffix_has_a_last_checkpoint_of_its_own(
-    tmp_path, save_checkpoint_file, truncate
-) -> None:
-    save_checkpoint_file(tmp_path / "checkpoint1_b.pt", updates=30)
-    save_checkpoint_file(tmp_path / "checkpoint_1_20_b.pt", updates=20)
-    truncate(save_checkpoint_file(tmp_path / "checkpoint_last_b.pt", updates=70))
-    save_checkpoint_file(tmp_path / "checkpoint_best_of_all.pt", updates=90)
-    (message,) = repair(tmp_path)[-1:]
-    assert message.endswith(
-        "checkpoint_last_b.pt was damaged; replaced by checkpoint1_b.pt, which has most updates"
-    )
-    assert num_updates(load_checkpoint(tmp_path / "checkpoint_last_b.pt")) == 30
-    assert last_updates(tmp_path) == 90  # without a suffix
-    assert repair(tmp_path) == []
-
-
 def test_a_run_that_was_resumed_says_its_updates_last(tmp_path, save_checkpoint_file) -> None:
     # At each resumption fairseq puts an entry behind those of the optimizers before.
     for name, history in (("checkpoint1.pt", (90, 100)), ("checkpoint2.pt", (10, 200))):

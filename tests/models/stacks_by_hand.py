@@ -37,6 +37,13 @@ def shaken(model):
     return model.double().eval()
 
 
+def sinusoid(distances, dim):
+    """R of each distance, (K, dim): all sines, then all cosines."""
+    rates = [10000 ** (-2 * i / dim) for i in range(dim // 2)]
+    angles = torch.tensor([[k * rate for rate in rates] for k in distances], dtype=torch.float64)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
 def linear(module, x):
     """A linear map, without the hooks of its module."""
     return functional.linear(x, module.weight, module.bias)

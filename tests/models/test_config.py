@@ -93,25 +93,12 @@ def test_an_unknown_yaml_key_is_refused(build_yaml):
         build_yaml(encoder={"layrs": 3})
 
 
-def test_nested_groups_of_fairseq_are_taken_as_it_takes_them(task, build_yaml, caplog):
-    size = {"embed_dim": 16, "layers": 1}
-    groups = {
-        "encoder": {"_name": None, **size},
-        "decoder": dict(size),
-        "quant_noise": {"pq_block_size": 4},
-    }
-    shapes = []
-    for arch in ("transformer_iwslt_de_en", "norm_transformer_iwslt_de_en"):
-        cfg = OmegaConf.create({"_name": arch, **groups})
-        model = models.build_model(cfg, task)
-        shapes.append({name: weight.shape for name, weight in model.state_dict().items()})
-    assert shapes[0] == shapes[1]
-    assert model.cfg.encoder.ffn_embed_dim == 2048  # of the architecture: 1024
-    assert model.cfg.quant_noise.pq_block_size == 4
-    assert "ffn_embed_dim 2048, not 1024; attention_heads 8, not 4" in caplog.text
-    assert models.build_model(cfg, task)  # what was stored comes back
-    model = build_yaml(norm_placement="pre", encoder={"layers": 3})
-    assert model.encoder.layers[2].normalize_before
+def test_nested_groups_of_fairseq_are_flat_keys(task, build_yaml):
+    groups = {"encoder": {"_name": None, "layers": 3}, "quant_noise": {"pq_block_size": 4}}
+    nested = build_yaml(norm_placement="pre", **groups)
+    flat = build_yaml(norm_placement="pre", encoder_layers=3, quant_noise_pq_block_size=4)
+    assert nested.cfg.plan == flat.cfg.plan and len(nested.encoder.layers) == 3
+    assert nested.cfg.quant_noise.pq_block_size == flat.cfg.quant_noise.pq_block_size == 4
 
 
 OURS = sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, NormModel))
@@ -319,11 +306,3 @@ def test_bf16_trains_on_a_gpu_unless_there_is_a_tpu(gpu, xla, monkeypatch):
     argv = ["data", "--arch", "norm_transformer_lm_char", "--task", "language_modeling", "--bf16"]
     args = options.parse_args_and_arch(parser, argv)
     assert args.bf16 and args.tpu == (not gpu or xla)
-
-
-@pytest.mark.parametrize("stored", ["off", "on"])
-def test_a_checkpoint_with_the_flag_of_fused_dropout_loads(stored, build_yaml, caplog):
-    """Versions before this one stored it with every model."""
-    model, stock = build_yaml(norm_fused_dropout=stored), build_yaml()
-    assert model.cfg.plan == stock.cfg.plan
-    assert ("norm_fused_dropout is gone" in caplog.text) == (stored == "on")

@@ -199,13 +199,13 @@ def test_options_that_no_norm_is_left_to_take_are_unset():
 def test_tokens_of_statistics_that_no_norm_takes_are_unset():
     args = argparse.Namespace(
         norm_type="batchnorm",
-        norm_stat_tokens=32,
+        norm_ghost_batch_tokens=32,
         encoder_normalize_before=True,
         decoder_normalize_before=True,
     )
     plan = settle(args)
     store_folded(args, plan.without(plan.sites[0].site))
-    assert args.norm_stat_tokens == 32  # batchnorm is left elsewhere
+    assert args.norm_ghost_batch_tokens == 32  # batchnorm is left elsewhere
     store_folded(args, folded(plan, lambda site: site.side == "encoder"))
-    assert args.norm_stat_tokens is None
+    assert args.norm_ghost_batch_tokens is None
     build_config(args)

@@ -8,7 +8,7 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 def test_every_norm_with_batch_statistics_has_groups_and_no_sync(build, build_yaml, batch):
     flags = ("--norm-type", "powernorm-v", "--norm-ghost-batch-tokens", "6")
-    for model in (build(*flags), build_yaml(norm_type="powernorm-v", norm_stat_tokens=6)):
+    for model in (build(*flags), build_yaml(norm_type="powernorm-v", norm_ghost_batch_tokens=6)):
         norms = [m for m in model.modules() if isinstance(m, BatchStatisticsNorm)]
         assert norms and all(norm.ghost_batch_tokens == 6 and not norm.sync for norm in norms)
     model(**batch)

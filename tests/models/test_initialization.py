@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from reference.placements import GAINS
 
 from norm_plugin.models.initialization import (
     INITIALIZATIONS,
@@ -83,7 +84,11 @@ VARIANCES = {
         w.xavier * w.scaled({"encoder": 0.67 * N**-0.25, "decoder": (9 * M) ** -0.25}[w.side])
     ),
 }
-"""The variance of the weights of a map, by the word of --norm-init."""
+VARIANCES |= {
+    name: lambda w, gain=gain: w.xavier * w.scaled(gain(w.side, N, M))
+    for name, gain in GAINS.items()
+}
+"""The variance of the weights of a map, by the word of --norm-init or the placement."""
 
 
 def maps_of(layer, side, number):
@@ -95,9 +100,15 @@ def maps_of(layer, side, number):
         yield linear, Map(kind, linear.in_features, linear.out_features, side, number)
 
 
-@pytest.mark.parametrize("word", [*INITIALIZATIONS, "b2t"])
-def test_weights_have_the_variance_of_the_formula(word, build):
-    model = build("--encoder-layers", str(N), "--decoder-layers", str(M), "--norm-init", word)
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        *(("--norm-init", word) for word in dict.fromkeys([*INITIALIZATIONS, "b2t", *GAINS])),
+        *(("--norm-placement", name) for name in GAINS),
+    ],
+)
+def test_weights_have_the_variance_of_the_formula(flag, word, build):
+    model = build("--encoder-layers", str(N), "--decoder-layers", str(M), flag, word)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(stack.layers, start=1):
             for linear, linear_map in maps_of(layer, side, number):
@@ -109,6 +120,12 @@ def test_weights_have_the_variance_of_the_formula(word, build):
                     atol=0,
                     msg=str(linear_map),
                 )
+
+
+@pytest.mark.parametrize("name", GAINS)
+def test_an_initialization_that_is_given_is_not_that_of_the_placement(name, build):
+    layer = build("--norm-placement", name, "--norm-init", "xavier").encoder.layers[0]
+    assert torch.equal(layer.fc1.weight, build().encoder.layers[0].fc1.weight)
 
 
 def test_t_fixup_scales_the_embeddings(build, caplog):

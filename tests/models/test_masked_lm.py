@@ -13,7 +13,6 @@ from fairseq import models
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
-from omegaconf import OmegaConf
 
 from characters import TRAINING, write_text
 from in_process import DISTINCT
@@ -142,24 +141,6 @@ def test_initial_weights_of_the_plan_are_not_those_of_roberta(task):
 def test_fixnorm_which_would_leave_the_output_layer_out_is_refused(task):
     with pytest.raises(ValueError, match="--norm-embedding fixnorm is not possible in norm_m"):
         build(task, norm_embedding="fixnorm")
-
-
-def test_yaml(task):
-    cfg = OmegaConf.create(
-        {
-            "model": {
-                "_name": "norm_masked_lm_tiny",
-                "norm_type": "rmsnorm",
-                "max_positions": 7,
-                "pooler_dropout": 0.1,
-            }
-        }
-    )
-    OmegaConf.set_struct(cfg, True)
-    assert models.build_model(cfg.model, task).max_positions() == 7
-    cfg = OmegaConf.create({"model": {"_name": "norm_masked_lm_tiny", "decoder_layers": 1}})
-    with pytest.raises(ValueError, match="unknown model key decoder_layers"):
-        models.build_model(cfg.model, task)
 
 
 def train(data, save_dir, *flags):

@@ -12,7 +12,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from commands import ROOT
-from declared_tables import patches_table
 from in_process import SquaredSum
 from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -151,8 +150,3 @@ def test_fairseq_is_wrapped_once():
 def test_each_says_why_and_has_a_test():
     for patch in PATCHES:
         assert patch.around.__doc__ and (ROOT / patch.test).is_file(), patch.path
-
-
-def test_the_architecture_page_has_the_table():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert patches_table() in page, f"docs/architecture.md needs this table:\n{patches_table()}"

@@ -7,19 +7,15 @@ import copy
 import functools
 import logging
 
-import numpy as np
 import pytest
 import torch
 from composed import configure
 from fairseq import models, tasks
-from omegaconf import OmegaConf
-from reference import transformer_xl as by_hand
 from reference.placements import EQUATIONS, Stack
 from torch.nn import functional
 
 from characters import TRAINING
 from norm_plugin.models.layers import PlannedLayer
-from norm_plugin.models.relative import sinusoids
 from norm_plugin.models.segments import TASK
 from norm_plugin.models.transformer_xl import MODEL, NormTransformerXL
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
@@ -32,6 +28,7 @@ from stacks_by_hand import (
     normalized,
     norms_after,
     shaken,
+    sinusoid,
 )
 
 LAYERS, HEADS, WORDS = 3, 2, 20
@@ -83,53 +80,6 @@ def loss_of(model, tokens, target, segment):
 
 # ---- the equations ------------------------------------------------------------------------------
 
-VARIANTS = {
-    "post": {"norm_placement": "post"},
-    "pre": {"norm_placement": "pre"},
-    "pre, with a final norm": {"norm_placement": "pre", "final_norm": True},
-    "longer memory than two segments": {"norm_placement": "post", "mem_len": 11},
-    "no memory": {"norm_placement": "post", "mem_len": 0},
-    "clamped": {"norm_placement": "post", "clamp_len": 3},
-    "same length": {"norm_placement": "pre", "same_length": True},
-}
-
-
-@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_losses_and_gradients_over_segments_are_those_of_the_equations(settings, build):
-    model = shaken(build(decoder_layers=2, **settings))
-    weights = {key: value.numpy() for key, value in model.state_dict().items()}
-    cfg = by_hand.Settings(
-        2,
-        HEADS,
-        model.decoder.mem_len,
-        settings["norm_placement"],
-        model.decoder.clamp_len,
-        model.decoder.same_length,
-    )
-    memory = None
-    for number, (tokens, target) in enumerate(segments(3)):
-        before = memory
-        logits, memory = by_hand.segment_logits(weights, tokens.numpy(), before, cfg)
-        loss = loss_of(model, tokens, target, number)
-        # float64 sums in another order: what was seen is below 1e-14
-        assert loss.item() == pytest.approx(by_hand.mean_loss(logits, target.numpy()), abs=1e-10)
-    if set(settings) != {"norm_placement"}:
-        return  # the gradients of both placements are enough: what differs is where attention looks
-    loss.backward()
-    generator = np.random.default_rng(0)
-    for key, parameter in model.named_parameters():
-        direction = generator.standard_normal(parameter.shape)
-        ends = []
-        for step in (1e-6, -1e-6):  # with the memory as it is: no gradient goes into it
-            moved = {**weights, key: weights[key] + step * direction}
-            logits, _ = by_hand.segment_logits(moved, tokens.numpy(), before, cfg)
-            ends.append(by_hand.mean_loss(logits, target.numpy()))
-        slope = (ends[0] - ends[1]) / 2e-6
-        # a loss of 3 is rounded to 4e-16, which the step divides
-        given = (parameter.grad.numpy() * direction).sum()
-        assert slope == pytest.approx(given, rel=1e-5, abs=1e-8), key
-
-
 ENTER = {"scaled-pre": lambda number: number**-0.5}
 """The factor of a placement on the output of the norm on a branch's input."""
 
@@ -140,7 +90,7 @@ def heads_by_hand(model, layer, number, name, seen):
     Args:
         seen: by layer, z of the segments before; what is read is appended.
     """
-    norm, attention = layer.self_attn_layer_norm, layer.self_attn
+    norm, attention, decoder = layer.self_attn_layer_norm, layer.self_attn, model.decoder
     factor = ENTER.get(name, lambda number: 1)(number)
     last = []
 
@@ -151,7 +101,8 @@ def heads_by_hand(model, layer, number, name, seen):
     def h(y):
         z = last.pop() if last else y
         before = seen.setdefault(number, torch.zeros(0, *z.shape[1:], dtype=z.dtype))
-        seen[number] = torch.cat([before, z]).detach()[-SMALL["mem_len"] :]
+        kept = torch.cat([before, z]).detach()
+        seen[number] = kept[max(0, len(kept) - decoder.mem_len) :]
         read = factor * layer_norm(norm, before) if isinstance(norm, Norm) and h.pre else before
         both = torch.cat([read, y])
         q, k, v = (
@@ -164,12 +115,15 @@ def heads_by_hand(model, layer, number, name, seen):
         )
         positions = torch.arange(len(both))
         distance = positions[len(before) :, None] - positions
-        r = sinusoids(torch.arange(len(both), dtype=y.dtype), y.size(-1))
-        r = linear(attention.r_proj, r).unflatten(-1, (HEADS, -1))[distance.clamp(min=0)]
-        decoder = model.decoder
+        longest = decoder.clamp_len if decoder.clamp_len > 0 else len(both)
+        r = linear(attention.r_proj, sinusoid(range(len(both)), y.size(-1)))
+        r = r.unflatten(-1, (HEADS, -1))[distance.clamp(min=0, max=longest)]
         scores = torch.einsum("tbhd,sbhd->bhts", q + decoder.content_bias, k)
         scores = scores + torch.einsum("tbhd,tshd->bhts", q + decoder.position_bias, r)
-        scores = (scores / q.size(-1) ** 0.5).masked_fill(distance < 0, -torch.inf)
+        hidden = distance < 0
+        if decoder.same_length:
+            hidden = hidden | (distance >= decoder.mem_len)
+        scores = (scores / q.size(-1) ** 0.5).masked_fill(hidden, -torch.inf)
         return torch.einsum("bhts,sbhd->tbhd", scores.softmax(-1), v).flatten(-2)
 
     h.pre = layer.normalize_before
@@ -189,18 +143,33 @@ def stack_by_hand(model, name, seen):
     return Stack(layers, after, "decoder", 0, LAYERS, own)
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_every_placement_over_segments_is_that_of_its_equation(name, checkpoint, build):
-    model = shaken(build(norm_placement=name, checkpoint_activations=checkpoint))
+VARIANTS = {
+    "pre, with a final norm": {"norm_placement": "pre", "final_norm": True},
+    "longer memory than two segments": {"norm_placement": "post", "mem_len": 11},
+    "no memory": {"norm_placement": "post", "mem_len": 0},
+    "clamped": {"norm_placement": "post", "clamp_len": 3},
+    "same length": {"norm_placement": "pre", "same_length": True},
+    **{name: {"norm_placement": name} for name in PLACEMENTS},
+    **{
+        f"{name}, checkpointed": {"norm_placement": name, "checkpoint_activations": True}
+        for name in PLACEMENTS
+    },
+}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_logits_and_gradients_over_segments_are_those_of_the_equations(settings, build):
+    model, name = shaken(build(**settings)), settings["norm_placement"]
     seen = {}
     for number, (tokens, _) in enumerate(segments(3)):
         logits = model(tokens, segment=number)[0]
-        x = model.decoder.embed_scale * model.decoder.embed_tokens(tokens)
+        words = model.decoder.embed_tokens.weight
+        x = SMALL["decoder_embed_dim"] ** 0.5 * words[tokens]
         if model.decoder.layernorm_embedding is not None:
             x = layer_norm(model.decoder.layernorm_embedding, x)
         y = EQUATIONS[name](x.transpose(0, 1), stack_by_hand(model, name, seen))
-        expected = model.decoder.output_projection(y.transpose(0, 1))
+        bias = model.decoder.output_projection.bias
+        expected = functional.linear(y.transpose(0, 1), words, bias)
         # float64 sums in another order, through three layers: far below any real effect
         torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
     logits.square().sum().backward()
@@ -373,17 +342,3 @@ def test_what_has_no_meaning_is_refused(build):
         build(mem_len=-3)
     with pytest.raises(ValueError, match="drop --final-norm"):
         build(norm_placement="sandwich", final_norm=True)
-
-
-def test_yaml_keys_reach_the_model(text):
-    model = {"_name": f"{MODEL}_char", "decoder_layers": 1, "norm_type": "powernorm"}
-    model |= {"norm_placement": "pre", "mem_len": 9, "same_length": True, "final_norm": True}
-    cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 7}, "model": model})
-    OmegaConf.set_struct(cfg, True)
-    built = models.build_model(cfg.model, task_of(text))
-    assert (built.decoder.mem_len, built.decoder.same_length) == (9, True)
-    assert built.decoder.layer_norm.warmup_updates == 7
-    assert built.max_positions() == 6  # --tokens-per-sample of the task
-    cfg = OmegaConf.create({"model": {"_name": f"{MODEL}_char", "mem_length": 9}})
-    with pytest.raises(ValueError, match="unknown model key mem_length; .* mem_len"):
-        models.build_model(cfg.model, task_of(text))

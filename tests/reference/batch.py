@@ -11,44 +11,20 @@ from reference.base import Reference, transcribes
 from reference.batch_parts import RMSPrescale, geometric_mean, mean_over
 
 
-@transcribes(
-    "powernorm-v",
-    {},
-    {"layer_scale_groups": 0, "alpha_fwd": 0.5},
-    {"layer_scale_groups": 4},
-    exact=[{"layer_scale_groups": 0}],
-    refused=[({"alpha_fwd": 1}, r"alpha_fwd is 1.0; it must be in \[0, 1\)")],
-)
-class PowerNormV(Reference):
-    """Definition 1."""
+def divided(real, x, root):
+    """x over the root of each channel, 0 at padding."""
+    y = np.zeros_like(x)
+    for i in real:
+        y[i] = x[i] / root
+    return y
 
-    def __init__(self, dim, **kwargs):
-        super().__init__(dim, **kwargs)
-        self.psi2 = np.ones(dim)
-        self.scale = RMSPrescale(self.options["layer_scale_groups"], self.options["eps"])
 
-    def forward(self, x, valid):
-        self.real = np.flatnonzero(valid)
-        x = self.scale.forward(x)
-        psi2_batch = mean_over(self.real, x**2)
-        self.own = {"psi2": psi2_batch}
-        self.psi = np.sqrt(psi2_batch + self.options["eps"])
-        a_f = self.options["alpha_fwd"]
-        self.psi2 = a_f * self.psi2 + (1 - a_f) * psi2_batch
-        self.x_hat = np.zeros_like(x)
-        for i in self.real:
-            self.x_hat[i] = x[i] / self.psi
-        return self.gamma * self.x_hat + self.beta
-
-    def backward(self, g):
-        self.keep_affine_grads(g, self.x_hat)
-        g = g * self.gamma
-        mean_gx = mean_over(self.real, g * self.x_hat)
-        dx = np.zeros_like(g)
-        for i in self.real:
-            dx[i] = (g[i] - mean_gx * self.x_hat[i]) / self.psi
-        self.state = {"psi2": self.psi2}
-        return self.scale.backward(dx)
+def through_root(real, g, mean_gz, z, root):
+    """dL/dx of z = x / root, with that mean of g z over the positions."""
+    dx = np.zeros_like(g)
+    for i in real:
+        dx[i] = (g[i] - mean_gz * z[i]) / root
+    return dx
 
 
 class PowerNorm(Reference):
@@ -57,6 +33,7 @@ class PowerNorm(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.psi2, self.nu, self.updates = np.ones(dim), np.zeros(dim), 0
+        self.warmup = self.options.get("warmup_updates", np.inf)
         self.scale = RMSPrescale(self.options["layer_scale_groups"], self.options["eps"])
 
     def forward(self, x, valid):
@@ -64,14 +41,12 @@ class PowerNorm(Reference):
         x = self.scale.forward(x)
         psi2_batch = mean_over(self.real, x**2)
         self.own = {"psi2": psi2_batch}
-        self.in_warmup = self.updates < self.options["warmup_updates"]
+        self.in_warmup = self.updates < self.warmup
         self.updates += 1
         self.psi = np.sqrt((psi2_batch if self.in_warmup else self.psi2) + self.options["eps"])
         a_f = self.options["alpha_fwd"]
         self.psi2 = a_f * self.psi2 + (1 - a_f) * psi2_batch
-        self.x_hat = np.zeros_like(x)
-        for i in self.real:
-            self.x_hat[i] = x[i] / self.psi
+        self.x_hat = divided(self.real, x, self.psi)
         return self.gamma * self.x_hat + self.beta
 
     def backward(self, g):
@@ -79,14 +54,29 @@ class PowerNorm(Reference):
         g = g * self.gamma
         gamma_mean = mean_over(self.real, self.x_hat**2)
         lambda_mean = mean_over(self.real, g * self.x_hat)
-        pull = lambda_mean if self.in_warmup else self.nu
-        dx = np.zeros_like(g)
-        for i in self.real:
-            dx[i] = (g[i] - pull * self.x_hat[i]) / self.psi
-        step = 1 - self.options["alpha_bwd"]
+        mean_gx = lambda_mean if self.in_warmup else self.nu
+        dx = through_root(self.real, g, mean_gx, self.x_hat, self.psi)
+        step = 1 - self.options.get("alpha_bwd", 1.0)
         self.nu = self.nu * (1 - step * gamma_mean) + step * lambda_mean
         self.state = {"psi2": self.psi2, "nu": self.nu, "num_updates": self.updates}
         return self.scale.backward(dx)
+
+
+@transcribes(
+    "powernorm-v",
+    {},
+    {"layer_scale_groups": 0, "alpha_fwd": 0.5},
+    {"layer_scale_groups": 4},
+    exact=[{"layer_scale_groups": 0}],
+    refused=[({"alpha_fwd": 1}, r"alpha_fwd is 1.0; it must be in \[0, 1\)")],
+)
+class PowerNormV(PowerNorm):
+    """Definition 1, which is Algorithm 2 in a warm-up without end."""
+
+    def backward(self, g):
+        dx = super().backward(g)
+        self.state = {"psi2": self.psi2}
+        return dx
 
 
 class ReleasedPowerNorm(Reference):
@@ -192,9 +182,7 @@ class Unified(Reference):
         a_f = self.options["alpha_fwd"]
         self.running = a_f * self.running + (1 - a_f) * s2
         self.root = np.sqrt(s2 + self.options["eps"])
-        self.z = np.zeros_like(x)
-        for i in self.real:
-            self.z[i] = x[i] / self.root
+        self.z = divided(self.real, x, self.root)
         return self.gamma * self.z + self.beta
 
     def backward(self, g):
@@ -205,13 +193,10 @@ class Unified(Reference):
         self.gs = [*self.gs, self.psi if self.outlier else g_mean][-size:]
         moved = g_mean if self.by_batch else sum(self.gs) / len(self.gs)
         self.psi = a_b * self.psi + (1 - a_b) * moved
-        pull = g_mean if self.by_batch else self.psi
-        dx = np.zeros_like(g)
-        for i in self.real:
-            dx[i] = (g[i] - pull * self.z[i]) / self.root
+        mean_gz = g_mean if self.by_batch else self.psi
         self.state = {"running_square": self.running, "psi": self.psi}
         self.state.update(windows(size, squares=self.squares, gradients=self.gs))
-        return dx
+        return through_root(self.real, g, mean_gz, self.z, self.root)
 
 
 @transcribes(
@@ -244,9 +229,7 @@ class MovingAverage(Reference):
             self.r = np.clip(self.root / np.sqrt(self.running + eps), 1 / limit, limit)
         a_f = self.options["alpha_fwd"]
         self.running = a_f * self.running + (1 - a_f) * s2
-        self.z = np.zeros_like(x)
-        for i in self.real:
-            self.z[i] = x[i] / self.root
+        self.z = divided(self.real, x, self.root)
         return self.gamma * self.r * self.z + self.beta
 
     def backward(self, g):
@@ -254,11 +237,8 @@ class MovingAverage(Reference):
         g = self.r * g * self.gamma
         g_mean = mean_over(self.real, g * self.z)
         self.gs = [*self.gs, g_mean][-self.options["window"] :]
-        pull = g_mean if self.in_warmup else sum(self.gs) / len(self.gs)
-        dx = np.zeros_like(g)
-        for i in self.real:
-            dx[i] = (g[i] - pull * self.z[i]) / self.root
+        mean_gz = g_mean if self.in_warmup else sum(self.gs) / len(self.gs)
         self.state = {"running_square": self.running}
         size = self.options["window"]
         self.state.update(windows(size, squares=self.squares, gradients=self.gs))
-        return dx
+        return through_root(self.real, g, mean_gz, self.z, self.root)

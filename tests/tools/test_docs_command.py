@@ -65,14 +65,6 @@ def test_a_command_is_the_recipe_word_by_word():
     assert generate[-4:] == ["--beam", "5", "--lenpen", "1.0"]
 
 
-def test_the_commands_of_a_classifier_average_nothing():
-    train, predict = shlex_lines(command_lines("sst5"))
-    assert train == ["fairseq-train", "DATA", *training_flags(read_configuration("sst5"))]
-    module = ["norm-plugin", "predict", "DATA"]
-    assert predict[:3] == module
-    assert predict[predict.index("--path") + 1] == "checkpoints/checkpoint_best.pt"
-
-
 def shlex_lines(text):
     """The words of each command of a code block, as a shell reads them."""
     code = text.removeprefix("```bash\n").removesuffix("\n```").replace("\\\n", "")

@@ -64,21 +64,6 @@ def test_a_corpus_of_other_sizes_is_found(monkeypatch):
         compared(task)
 
 
-def test_an_example_with_other_data_says_so():
-    data = compared(TASKS["AdaNorm: dependency parsing"])[0]
-    assert data.setting == "treebank" and data.why != AGREES
-    images = compared(TASKS["AdaNorm: MNIST"])[0]
-    assert images.setting == "images" and images.why == AGREES
-
-
-@pytest.mark.parametrize(
-    "title", [title for title in TASKS if "IWSLT14" in title or "WMT14" in title]
-)
-def test_merges_are_not_called_a_vocabulary(title):
-    (row,) = [row for row in compared(TASKS[title]) if row.setting == "vocabulary"]
-    assert row.why.startswith("merges")
-
-
 def test_a_reason_without_a_difference_is_refused():
     task = only("PowerNorm: PTB", "dropout")
     task["rows"][0]["why"] = "our choice"

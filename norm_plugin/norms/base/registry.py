@@ -25,7 +25,7 @@ SWITCH = {"on", "off"}
 
 RESERVED_OPTIONS = re.compile(
     "(type|placement)(_.*)?|init|embedding|kernels|nan_check|record(_file|_sites)?"
-    "|(qkv_scope|head_width)|(ghost_batch_tokens|stat_tokens)|(allow_mismatch|allow_change)"
+    "|qkv_scope|ghost_batch_tokens|allow_mismatch"
 )
 """Names that no option may have, since ``--norm-NAME`` is another flag of the models."""
 

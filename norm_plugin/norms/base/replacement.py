@@ -7,19 +7,17 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.formula import BY_HAND, Formula, formula_of
-from norm_plugin.norms.base.padding_mask import PaddingMask, fits, misfit
+from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.registry import norm_spec
-from norm_plugin.norms.base.selection import Patterns, Place, select
+from norm_plugin.norms.base.selection import Patterns, select
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -104,7 +102,6 @@ def replace_norms(
     }
     shifts = _gain_shifts(model, built, formulas)
     if masked:
-        _check_inputs(model, places, batch_first)
         padding.hold_argument(model, masked)
         for key, norm in built.items():
             padding.serve(norm, batch_first, paths[key][1])
@@ -176,40 +173,6 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
                 f"the attention of {type(model).__name__} has batch_first={attention.batch_first}, "
                 f"but replace_norms was given batch_first={batch_first}; give the same"
             )
-
-
-def _check_inputs(model: Any, places: list[Place], batch_first: bool) -> None:
-    """Raise ValueError if an input of a norm has other positions than the tokens of ``model``.
-
-    A model of transformers has tokens to try it with. Any other is checked in training.
-    """
-    given = getattr(model, "dummy_inputs", {})
-    taken = inspect.signature(model.forward).parameters
-    inputs = {name: value for name, value in given.items() if name in taken}
-    if "input_ids" not in inputs or model.device.type == "meta":
-        return
-    tokens = inputs["input_ids"].shape
-    training = {module: module.training for module in model.modules()}
-    misfits: dict[nn.Module, torch.Size] = {}
-
-    def compare(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if not fits(args[0].shape, tokens, batch_first):
-            misfits.setdefault(norm, args[0].shape)
-
-    hooks = [place.old.register_forward_pre_hook(compare) for place in places]
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            model.eval()(**{name: value.to(model.device) for name, value in inputs.items()})
-    except Exception:  # noqa: BLE001, S110 -- a model that needs other inputs is checked in training
-        pass
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, mode in training.items():
-            module.training = mode
-    for place in places:
-        if place.old in misfits:
-            raise ValueError(misfit(place.path, misfits[place.old], tokens))
 
 
 def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:

@@ -153,8 +153,8 @@ SHORTER = {"optimization.max_update": 750}
 
 def batch_run(label, bleu, tokens=None, seed=1):
     """A run of batchnorm of 750 updates; every batch has 4,096 tokens."""
-    model = {"norm_placement": "pre", "norm_type": "batchnorm", "norm_stat_tokens": tokens}
-    differs = {} if tokens is None else {"model.norm_stat_tokens": tokens}
+    model = {"norm_placement": "pre", "norm_type": "batchnorm", "norm_ghost_batch_tokens": tokens}
+    differs = {} if tokens is None else {"model.norm_ghost_batch_tokens": tokens}
     dataset = {"max_tokens": 4096}
     result = made_up(label, seed, bleu, settings__model=model, settings__dataset=dataset)
     return {**result, "differs": {**differs, **SHORTER}}
@@ -163,9 +163,9 @@ def batch_run(label, bleu, tokens=None, seed=1):
 def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
     runs = [
         batch_run("batchnorm", 35.0),
-        batch_run("batchnorm-stat-tokens-512", 33.0, 512),
-        batch_run("batchnorm-stat-tokens-512", 34.0, 512, seed=2),
-        batch_run("batchnorm-stat-tokens-1024", 34.5, 1024),
+        batch_run("batchnorm-ghost-batch-tokens-512", 33.0, 512),
+        batch_run("batchnorm-ghost-batch-tokens-512", 34.0, 512, seed=2),
+        batch_run("batchnorm-ghost-batch-tokens-1024", 34.5, 1024),
         {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER},
     ]
     data = drawn(read_study(folder_of(tmp_path, *runs)), "stat-tokens").data
@@ -179,9 +179,12 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
 
 
 def test_a_label_of_an_arm_does_not_change_its_line(tmp_path):
-    few = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]
+    few = [
+        batch_run("batchnorm-ghost-batch-tokens-512", 33.0 + seed, 512, seed=seed)
+        for seed in (1, 2)
+    ]
     folder = folder_of(tmp_path, *few, batch_run("batchnorm", 35.0))
-    labels = {"batchnorm-stat-tokens-512": "small batches"}
+    labels = {"batchnorm-ghost-batch-tokens-512": "small batches"}
     data = drawn(read_study(folder, "batchnorm", labels), "stat-tokens").data
     assert list(zip(data["arm"], data["value"])) == [("batchnorm, pre", n) for n in (512, 4096)]
 

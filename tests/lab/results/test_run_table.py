@@ -44,7 +44,7 @@ def test_a_run_is_a_row(tmp_path):
     assert rms["split_seed"] == 7
     assert rms["differs"] == {"model.norm_variant": "released"}
     assert rms[["valid_loss", "train_loss"]].isna().all()
-    assert layer["commit"] == "0123456789abcdef"
+    assert layer["git.commit"] == "0123456789abcdef"
     assert not any(column.startswith("curves") for column in runs)
     points = read_curves(*folders)
     assert list(points["subset"]) == ["train", "train", "valid", "valid"]

@@ -104,9 +104,14 @@ def compose_runs(request: Request) -> list[RunSpec]:
 
 
 def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each run of a study: all combinations of values, for each arm."""
-    arms = [[*study.overrides, *own, *arm] for arm in study.arms]
-    return _by_first_key([overrides for arm in arms for overrides in split(arm)])
+    """Return the overrides of each run of a study: all combinations of values, for each arm.
+
+    They are in the order of the values of the first override: if ``seed=1,2,3`` comes first, a
+    sweep that is stopped early has complete seeds.
+    """
+    runs = [run for arm in study.arms for run in split([*study.overrides, *own, *arm])]
+    firsts = list(dict.fromkeys(run[0] for run in runs if run))
+    return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
 def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
@@ -143,15 +148,6 @@ def find_study(name: str) -> StudyFile:
     if settings_in(read_yaml(path)) is not None:
         return StudyFile(str(path), path=path)  # the YAML file of an experiment
     return read_study_file(path)
-
-
-def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
-    """Return the runs in the order of the values of the first override.
-
-    If ``seed=1,2,3`` comes first, a sweep that is stopped early has complete seeds.
-    """
-    firsts = list(dict.fromkeys(run[0] for run in runs if run))
-    return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
 def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
@@ -302,8 +298,9 @@ def _hyperparameters(
     # The file may lack the options of the norm, and a user's own norm has no file in configs/norm/.
     # With a plus, hydra adds a new key.
     added = [
-        f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each
+        f"+{each}" if key.startswith("model.norm_") and key[6:] not in base["model"] else each
         for each in overrides
+        for key in [each.partition("=")[0]]
     ]
     config = read_configuration(str(experiment.config), [*groups, *added])
     check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
@@ -313,7 +310,3 @@ def _hyperparameters(
         config[group] = {**config.get(group, {}), **settings}
     config = in_one_form(config, base)
     return without_defaults(base, norm), without_defaults(config, norm)
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].removeprefix("model.")

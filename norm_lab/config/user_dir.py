@@ -37,9 +37,8 @@ def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
     waiting = list(used)
     while waiting:
         tree = ast.parse(waiting[-1].read_bytes())
-        new = set(_imports(tree, waiting.pop(), folder)) | _defining(
-            _string_constants(tree), folder
-        )
+        words = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        new = {*_imports(tree, waiting.pop(), folder), *_defining(words, folder)}
         waiting += new - used
         used |= new
     return {str(path.relative_to(folder.parent)): _digest(path) for path in sorted(used)}
@@ -94,11 +93,6 @@ def _has_side_effects(path: Path) -> bool:
 def _is_name(target: ast.expr) -> bool:
     elements = target.elts if isinstance(target, ast.Tuple) else [target]
     return all(isinstance(element, ast.Name) for element in elements)
-
-
-def _string_constants(tree: ast.Module) -> set[str]:
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return {value for value in constants if isinstance(value, str)}
 
 
 def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from fairseq.modules import FairseqDropout
 from torch import nn
@@ -37,20 +37,30 @@ class TrainedSite(NamedTuple):
     batch: int
 
 
-def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
-    """Yield the encoder norms, in order, in each of the first batches of the training data.
+def read_trained(path: Path, data: Path | None) -> tuple[Any, Any, int | None, Iterator[Any]]:
+    """Return the model of a checkpoint without dropout, its task, its updates and first batches.
 
-    The batches are taken in training mode, so running statistics are updated as in training.
+    Without ``data``, these are of the data of its training.
 
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.
     """
     state = load_checkpoint(path)
-    updates = num_updates(state)
     model, cfg, task = build_model(path, data, state)
     without_dropout(model.train())
+    batches = itertools.islice(train_batches(model, cfg, task), BATCHES)
+    return model, task, num_updates(state), batches
+
+
+def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
+    """Yield the encoder norms, in order, in each of the first batches of the training data.
+
+    The batches are taken in training mode, so running statistics are updated as in training. It
+    raises as :func:`read_trained`.
+    """
+    model, task, updates, batches = read_trained(path, data)
     norm_type, placement = str(model.cfg.norm_type), model.cfg.plan.placement["encoder"]
-    for batch, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+    for batch, sample in enumerate(batches):
         before = dict(copy.deepcopy(model).named_modules())
         pads = task.source_dictionary.pad(), task.target_dictionary.pad()
         for at in activations_of(model, batch_of(sample), *pads):

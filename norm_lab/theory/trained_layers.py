@@ -7,7 +7,6 @@ the warm-up of real runs. No verdict is given, because the start of these runs i
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ import pandas as pd
 from norm_lab.theory.claim import Options, Row, verdict
 from norm_lab.theory.every_layer import PAPER, factor
 from norm_lab.theory.models import batch_of, layer_gradients, of_model
-from norm_lab.theory.trained import BATCHES, without_dropout
-from norm_plugin.checkpoints.building import build_model
-from norm_plugin.checkpoints.files import load_checkpoint, num_updates
-from norm_plugin.checkpoints.reestimate import train_batches
+from norm_lab.theory.trained import read_trained
 from norm_plugin.io.command_line import CommandError
 
 SECTION = 4
@@ -37,23 +33,16 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
-    """Yield the rows of one checkpoint; without ``data``, on the data of its training.
-
-    Raises:
-        CommandError: the checkpoint cannot be read, or does not fit the data.
-    """
-    state = load_checkpoint(path)
-    updates = num_updates(state)
-    model, cfg, task = build_model(path, data, state)
+    """Yield the rows of one checkpoint; it raises as :func:`read_trained`."""
+    model, task, updates, batches = read_trained(path, data)
     if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
         raise CommandError(f"{path} has a stack of one layer; a factor per layer needs two")
-    without_dropout(model.train())
     layers = [
         (side, number, layer)
         for side in ("encoder", "decoder")
         for number, layer in enumerate(getattr(model, side).layers, start=1)
     ]
-    for seed, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+    for seed, sample in enumerate(batches):
         setting = of_model(model, batch_of(sample), task.target_dictionary.pad())
         gradients = layer_gradients([layer for *_, layer in layers], setting.mean_loss())
         for (side, number, _), gradient in zip(layers, gradients):

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from norm_plugin.kernels import choice as choices
-from norm_plugin.kernels.compiled import compiled_form
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import FusedForm
@@ -64,10 +63,25 @@ class Fused:
         return None if y is None else y.to(x.dtype)
 
 
+_COMPILED: dict[type[Norm], Any] = {}
+
+
+def _compiled(norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor:
+    """Compute ``norm`` by torch.compile of its class; torch bounds how often it recompiles."""
+    cls = type(norm)
+    if cls not in _COMPILED:
+        _COMPILED[cls] = torch.compile(cls.normalize, dynamic=True)
+    upcast = x.float() if x.dtype in choices.HALF else x
+    y: Tensor = _COMPILED[cls](norm, upcast, None)
+    return y.to(x.dtype)
+
+
 def _fused_form(norm: Norm, choice: str) -> FusedForm | None:
     """Return the form of ``norm`` for a resolved ``choice``; None: plain torch."""
     if choice == choices.COMPILE:
-        return compiled_form(norm)
+        # Running statistics are no part of a graph, and a norm with its own forward uses no form
+        own_forward = type(norm).forward is not Norm.forward
+        return None if norm.batch_statistics or own_forward else _compiled
     if choice != choices.OFF and type(norm) in _FORMS:
         return Fused(_FORMS[type(norm)], choice)
     return None

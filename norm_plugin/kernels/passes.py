@@ -62,7 +62,7 @@ class Row(IntEnum):
     """
 
     MEAN = 0  # not defined without centering
-    SQUARE = 1  # the variance or mean square; of running norms Gamma
+    SQUARE = 1  # the variance or mean square
     UNIT = 2  # x_hat = (u - mean) * unit
     GAIN = 3
     COUNT = 4

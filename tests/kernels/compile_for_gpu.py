@@ -72,7 +72,7 @@ KERNELS = [
     (
         batch_statistics.finish_batch_gradient_kernel,
         0,
-        {"center": (True,), "penalized": (False, True), "with_eta": (False, True)},
+        {"kinds": (3,), "penalized": (False, True), "with_eta": (False, True)},
         ["nu_ptr"],
     ),
     (
@@ -81,7 +81,12 @@ KERNELS = [
         {"released": (False, True), "in_warmup": (False, True)},
         ["running_square_ptr"],
     ),
-    (batch_statistics.finish_running_gradient_kernel, 0, {}, []),
+    (
+        batch_statistics.finish_batch_gradient_kernel,
+        0,
+        {"kinds": (2,), "penalized": (False,), "with_eta": (False,)},
+        [],
+    ),
     (
         batch_statistics.finish_window_kernel,
         0,

@@ -8,14 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from norm_plugin.kernels import (
-    AUTO,
-    OFF,
-    VARIABLE,
-    compiled,
-    resolve,
-    set_kernels,
-)
+from norm_plugin.kernels import AUTO, OFF, VARIABLE, fused_forms, resolve, set_kernels
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.norms import build_norm
@@ -112,7 +105,7 @@ def test_an_unknown_level_is_refused_with_those_that_there_are(native, monkeypat
 def test_compile_equals_the_plain_form(monkeypatch):
     """This compares what torch.compile traces; test_compile.py compares its generated code."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr(compiled, "_COMPILED", {})
+    monkeypatch.setattr(fused_forms, "_COMPILED", {})
     torch.manual_seed(0)
     x = torch.randn(6, 8)
     ours, plain = build_norm("adanorm", 8), build_norm("adanorm", 8)
@@ -124,7 +117,7 @@ def test_compile_equals_the_plain_form(monkeypatch):
     plain(x_plain).backward(g)
     # float32 sums of 8 terms in another order
     torch.testing.assert_close(x_ours.grad, x_plain.grad, rtol=1e-5, atol=1e-5)
-    assert list(compiled._COMPILED) == [type(ours)]
+    assert list(fused_forms._COMPILED) == [type(ours)]
 
 
 def test_compile_leaves_statistics_over_positions_alone():

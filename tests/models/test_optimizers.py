@@ -175,6 +175,22 @@ def test_the_number_of_operations_does_not_grow_with_the_parameters():
     assert operations("adam", 40) > operations("adam", 20)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_states_that_torch_has_cast_to_half_precision_are_widened(dtype):
+    """``load_state_dict`` casts them to the dtype of the parameters; fairseq's wrappers undo it."""
+    runs = []
+    for name in ("adam", "adam_foreach"):
+        params = parameters(dtype)
+        optimizer = build_optimizer(config(name=name), params)
+        update(optimizer, params, UNUSED)
+        inner = optimizer.optimizer
+        inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+        assert inner.state[params[0]]["exp_avg"].dtype == dtype
+        update(optimizer, params, UNUSED + 1)
+        runs.append([*params, *(inner.state[p]["exp_avg_sq"] for p in params)])
+    assert all(map(torch.equal, *runs))
+
+
 def test_states_in_half_precision_are_refused():
     with pytest.raises(ValueError, match="--optimizer adam"):
         ForeachFairseqAdam(config(fp16_adam_stats=True), parameters())

@@ -74,17 +74,6 @@ class Batch(Passes):
         now = 1.0 if self.loss_scale is None else self.loss_scale()
         return now if isinstance(now, Tensor) else constant(now, statistics_dtype(x), x.device)
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor, *parameters: Any) -> Gradients:
-        """Return the gradients for an x that needs none; no running statistic is updated."""
-        centered = isinstance(self.rule, BatchRule) and self.rule.center
-        shift = self.numbers[Row.MEAN] if centered else None
-        sums = self.ops.column_products(dy, x, self.rstd, self.valid, shift)
-        dbias, sum_valid_dy, sum_dy_u = sums
-        deta = None
-        if shift is not None:
-            deta = (sum_dy_u + shift * sum_valid_dy).sum(0, keepdim=True)
-        return None, sum_dy_u * self.numbers[Row.UNIT], dbias, deta
-
 
 @functools.lru_cache(maxsize=16)
 def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -126,6 +115,9 @@ def column_norm(
     """Compute one forward of ``norm``, x and y: (..., C); None: the plain form must compute it."""
     if norm._buffers[norm.forward_updated_buffers[0]].dtype is not statistics_dtype(x):
         return None
+    no_dx = norm.training and not x.requires_grad and torch.is_grad_enabled()
+    if no_dx and any(leaf.requires_grad for leaf in norm.parameters()):
+        return None  # a backward pass without dx updates no statistic of gradients
     batch = batch_of(norm, valid, ops)
     if batch is None:
         return None

@@ -29,10 +29,6 @@ class Passes:
         """Return the gradients of x and of each parameter; update what gradients update."""
         raise NotImplementedError
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor, *parameters: Any) -> Gradients:
-        """Return the same for an x that needs no gradient."""
-        return self.backward(dy, x, *parameters)
-
 
 class FusedNorm(torch.autograd.Function):
     """Compute y by :class:`Passes`; for the backward pass only x is saved, and no copy of it."""
@@ -57,8 +53,7 @@ class FusedNorm(torch.autograd.Function):
             )
         x, *parameters = ctx.saved_tensors
         passes: Passes = ctx.passes
-        backward = passes.backward if ctx.needs_input_grad[1] else passes.backward_to_parameters
-        dx, *gradients = backward(dy.contiguous(), x, *in_statistics_dtype(parameters, x))
+        dx, *gradients = passes.backward(dy.contiguous(), x, *in_statistics_dtype(parameters, x))
         return (None, dx, *map(grad_like, gradients, parameters))
 
 

@@ -306,41 +306,49 @@ def finish_batch_gradient_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    center: tl.constexpr,
+    kinds: tl.constexpr,
     penalized: tl.constexpr,
     with_eta: tl.constexpr,
 ) -> None:
-    """Compute the rows of gradients from the sums of ``products_kernel``; update nu if given."""
-    store_sum(partial_sums_ptr, 0, 3, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
+    """Compute the rows of gradients from the three sums of ``products_kernel``, or of parameters
+    from the two of ``gradient_kernel``, which has computed dx; update nu if given."""
+    store_sum(partial_sums_ptr, 0, kinds, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
+    last: tl.constexpr = kinds - 1
     store_sum(
-        partial_sums_ptr, 1, 3, programs, out_ptr, DU_CONSTANT, num_channels, BLOCK_N, BLOCK_P
+        partial_sums_ptr, last, kinds, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P
     )
-    store_sum(partial_sums_ptr, 2, 3, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
+    if kinds == 3:
+        store_sum(
+            partial_sums_ptr, 1, 3, programs, out_ptr, DU_CONSTANT, num_channels, BLOCK_N, BLOCK_P
+        )
     if is_last(ticket_ptr):
         cols = tl.arange(0, BLOCK_C)
         scale = tl.load(scale_ptr)
-        valid_dy = load_row(out_ptr, DU_CONSTANT, cols, num_channels)
         dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
         unit = load_row(numbers_ptr, UNIT, cols, num_channels)
         weight = load_row(weight_ptr, 0, cols, num_channels)
-        n = tl.maximum(tl.load(numbers_ptr + COUNT * num_channels), 1.0)
+        count = tl.load(numbers_ptr + COUNT * num_channels)
         divisor = tl.load(numbers_ptr + DIVISOR * num_channels)
         product = weight * dy_u * unit
-        constant = -weight * unit * valid_dy / n
-        u_coef = -product / divisor * unit * unit
-        if penalized:
-            constant += load_row(numbers_ptr, CONSTANT, cols, num_channels) * scale
-            u_coef += load_row(numbers_ptr, U_COEF, cols, num_channels) * scale
-        if with_eta:
-            mean = load_row(numbers_ptr, MEAN, cols, num_channels)
-            tl.store(out_ptr + DETA * num_channels, tl.sum(dy_u + mean * valid_dy, 0))
+        if kinds == 3:
+            valid_dy = load_row(out_ptr, DU_CONSTANT, cols, num_channels)
+            constant = -weight * unit * valid_dy / tl.maximum(count, 1.0)
+            u_coef = -product / divisor * unit * unit
+            if penalized:
+                constant += load_row(numbers_ptr, CONSTANT, cols, num_channels) * scale
+                u_coef += load_row(numbers_ptr, U_COEF, cols, num_channels) * scale
+            if with_eta:
+                mean = load_row(numbers_ptr, MEAN, cols, num_channels)
+                tl.store(out_ptr + DETA * num_channels, tl.sum(dy_u + mean * valid_dy, 0))
         tl.debug_barrier()  # all sums are read
         store_row(out_ptr, DWEIGHT, dy_u * unit, cols, num_channels)
-        store_row(out_ptr, DU_CONSTANT, constant, cols, num_channels)
-        store_row(out_ptr, DU_U_COEF, u_coef, cols, num_channels)
+        if kinds == 3:
+            store_row(out_ptr, DU_CONSTANT, constant, cols, num_channels)
+            store_row(out_ptr, DU_U_COEF, u_coef, cols, num_channels)
         if nu_ptr is not None:
             gamma = load_row(numbers_ptr, SQUARE, cols, num_channels) * unit * unit
-            update_nu(nu_ptr, gamma, product / n / scale, step, True, cols, num_channels)
+            lambda_ = product / divisor / scale
+            update_nu(nu_ptr, gamma, lambda_, step, count > 0, cols, num_channels)
 
 
 # --- PowerNorm by its running statistics ----------------------------------------------------------
@@ -388,47 +396,13 @@ def finish_running_kernel(
             if in_warmup:
                 unit = back
         gain = load_row(weight_ptr, 0, cols, num_channels) * back
-        store_row(numbers_ptr, SQUARE, squares / divisor * unit * unit, cols, num_channels)
+        store_row(numbers_ptr, SQUARE, squares / divisor, cols, num_channels)
         store_row(numbers_ptr, UNIT, unit, cols, num_channels)
         store_row(numbers_ptr, GAIN, gain, cols, num_channels)
         store_row(numbers_ptr, DIVISOR, divisor, cols, num_channels)
         store_row(numbers_ptr, U_COEF, unit * back, cols, num_channels)
         if running_square_ptr is not None:
             update_average(running_square_ptr, batch, share, count, cols, num_channels)
-
-
-@kernel
-def finish_running_gradient_kernel(
-    partial_sums_ptr: tl.tensor,
-    programs: tl.tensor,
-    ticket_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    numbers_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    nu_ptr: tl.tensor,
-    scale_ptr: tl.tensor,
-    step: tl.tensor,
-    num_channels: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-) -> None:
-    """Compute the gradients of parameters from the sums of ``gradient_kernel``; update nu."""
-    store_sum(partial_sums_ptr, 0, 2, programs, out_ptr, DBIAS, num_channels, BLOCK_N, BLOCK_P)
-    store_sum(partial_sums_ptr, 1, 2, programs, out_ptr, DWEIGHT, num_channels, BLOCK_N, BLOCK_P)
-    if is_last(ticket_ptr):
-        cols = tl.arange(0, BLOCK_C)
-        scale = tl.load(scale_ptr)
-        dy_u = load_row(out_ptr, DWEIGHT, cols, num_channels)
-        unit = load_row(numbers_ptr, UNIT, cols, num_channels)
-        weight = load_row(weight_ptr, 0, cols, num_channels)
-        gamma = load_row(numbers_ptr, SQUARE, cols, num_channels)
-        divisor = tl.load(numbers_ptr + DIVISOR * num_channels)
-        some = tl.load(numbers_ptr + COUNT * num_channels) > 0
-        tl.debug_barrier()  # all sums are read
-        store_row(out_ptr, DWEIGHT, dy_u * unit, cols, num_channels)
-        lambda_ = weight * dy_u * unit / divisor / scale
-        update_nu(nu_ptr, gamma, lambda_, step, some, cols, num_channels)
 
 
 # --- by windows over batches ----------------------------------------------------------------------
@@ -714,7 +688,7 @@ def batch_backward(
     finish(
         finish_batch_gradient_kernel,
         *(sums, out, numbers, weight, nu, scale, float(step)),
-        constants=(rule.center, bool(rule.penalty), with_eta),
+        constants=(3, bool(rule.penalty), with_eta),
     )
     dbias, dweight, du_constant, u_coef, deta = out.unbind()
     if own is not None:
@@ -789,8 +763,9 @@ def running_backward(
     sums, own = of_all_workers(partial_sums, exchange)
     out = empty(x, 2, x.size(-1))
     finish(
-        finish_running_gradient_kernel,
+        finish_batch_gradient_kernel,
         *(sums, out, numbers, weight, nu, scale, float(step)),
+        constants=(2, False, False),
     )
     dbias, dweight = out.unbind() if own is None else own_gradients(own, numbers)
     return dx, dweight, dbias

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from norm_plugin.kernels.triton.replay import replayed
 from norm_plugin.kernels.triton.tiles import (
-    add_partial_sums,
     aligned,
     as_bytes,
     check,
@@ -303,7 +302,7 @@ def products_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> None:
-    """Store the three sums of column_products over this program's rows."""
+    """Store sum_N dy, sum_V dy and sum_V dy (u - shift) over this program's rows."""
     cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     sum_valid_dy = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -395,7 +394,7 @@ def _groups(rstd: Tensor | None) -> int:
 def partial_products(
     dy: Tensor, x: Tensor, rstd: Tensor | None, valid: Tensor | None, shift: Tensor | None
 ) -> Tensor:
-    """Return the three sums of ``column_products`` of each program, (programs, 3, C)."""
+    """Return sum_N dy, sum_V dy and sum_V dy (u - shift) of each program, (programs, 3, C)."""
     check(x, dy, valid)
     x, dy = aligned(x), aligned(dy)
     tiles = tiling(x.size(-1), _groups(rstd))
@@ -403,17 +402,6 @@ def partial_products(
     sums = empty_partial_sums(x, programs, 3)
     launch_pass(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
     return sums
-
-
-def column_products(
-    dy: Tensor,
-    x: Tensor,
-    rstd: Tensor | None,
-    valid: Tensor | None,
-    shift: Tensor | None,
-) -> Tensor:
-    """Return (3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
-    return add_partial_sums(partial_products(dy, x, rstd, valid, shift))
 
 
 def column_gradient(

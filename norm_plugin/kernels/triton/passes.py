@@ -12,7 +12,7 @@ from norm_plugin.kernels.triton.batch_statistics import (
     window_backward,
     window_forward,
 )
-from norm_plugin.kernels.triton.columns import column_map, column_products
+from norm_plugin.kernels.triton.columns import column_map
 from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from norm_plugin.kernels.triton.rows import row_backward, row_forward
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
@@ -21,7 +21,6 @@ __all__ = [
     "batch_backward",
     "batch_forward",
     "column_map",
-    "column_products",
     "pointwise_backward",
     "pointwise_forward",
     "row_backward",

@@ -180,14 +180,6 @@ def test_every_placement_is_a_word_of_its_group(name):
     assert composed.model.norm_placement_decoder == "post"
 
 
-@pytest.mark.parametrize("name", PRIMARY)
-def test_every_experiment_takes_a_placement(name):
-    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
-        assert compose(name, ["placement=sandwich"]).model.norm_placement == "sandwich"
-    flags = training_flags(read_configuration(name, ["placement=sandwich"]))
-    assert flags[flags.index("--norm-placement") + 1] == "sandwich"
-
-
 @pytest.mark.parametrize(
     ("name", "scale"), [("iwslt15_en_vi", 1.0), ("iwslt14_de_en", None), ("wmt14_en_de", None)]
 )
@@ -216,8 +208,9 @@ def test_every_experiment_composes_under_the_schema_of_fairseq(name):
     ConfigStore.instance().store(name=name, node=FairseqConfig)
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.1"):
-            composed = compose(name, ["norm=powernorm", "task.data=DATA"])
+            composed = compose(name, ["norm=powernorm", "placement=sandwich", "task.data=DATA"])
         assert composed.model.norm_type == "powernorm"
+        assert composed.model.norm_placement == "sandwich"
         assert name not in TRANSLATION or composed.generation.beam in (4, 5)
     finally:
         del ConfigStore.instance().repo[f"{name}.yaml"]

@@ -10,7 +10,6 @@ from norm_lab.config.options import Request
 from norm_lab.config.studies import (
     AFTER,
     BEFORE,
-    STUDIES,
     PrimaryComparison,
     Tuning,
     check_study,
@@ -164,11 +163,6 @@ def test_a_label_names_an_arm_of_the_study(tmp_path):
     path = str(write(tmp_path, text))
     with pytest.raises(CommandError, match="labels names the arm layernom; choose from layernorm"):
         compose.compose_runs(Request(path, grid=True, work=tmp_path))
-
-
-@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_can_be_read(path):
-    read_study_file(path)
 
 
 def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):

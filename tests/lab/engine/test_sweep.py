@@ -18,8 +18,14 @@ from fake_runs import FakeRuns, composed, spec_of, value
 from norm_lab.config import compose, options
 from norm_lab.config.experiments import experiment_names
 from norm_lab.config.studies import STUDIES, read_study_file, study_path
-from norm_lab.engine.grid import count_jobs, gpus_of, run_here
-from norm_lab.engine.overview import seconds_left, state_since, summary
+from norm_lab.engine.grid import (
+    count_jobs,
+    gpus_of,
+    run_here,
+    seconds_left,
+    state_since,
+    summary,
+)
 from norm_lab.engine.slurm import SlurmJob, slurm_options
 from norm_lab.engine.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status, write_status
 from norm_lab.paths import CONFIGS

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -183,14 +182,6 @@ COMPOUNDS = {
 @pytest.mark.parametrize("line", COMPOUNDS)
 def test_compounds_are_split(line) -> None:
     assert split_compounds(line) == COMPOUNDS[line]
-
-
-@pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not installed")
-def test_compounds_are_split_as_by_perl() -> None:
-    text = "".join(f"{line}\n" for line in COMPOUNDS)
-    command = ["perl", "-ple", "s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g"]
-    split = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    assert split.splitlines() == list(COMPOUNDS.values())
 
 
 def with_hyphens(text: str) -> str:

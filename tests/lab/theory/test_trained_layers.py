@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import trained_layers
+from norm_lab.theory import trained, trained_layers
 from norm_lab.theory.claim import Options
 from norm_plugin.io.command_line import CommandError
 
@@ -23,7 +23,7 @@ def test_a_checkpoint_shows_the_gradient_of_every_layer(corpus, tmp_path):
     flags = ("--decoder-layers=2", "--norm-placement=post", "--dropout=0.5")
     options = options_for(tmp_path, corpus, *flags)
     frame = pd.DataFrame(trained_layers.measure_once(options))
-    assert len(frame) == 2 * 2 * trained_layers.BATCHES
+    assert len(frame) == 2 * 2 * trained.BATCHES
     assert not frame.duplicated(["stack", "layer", "seed"]).any()
     same = frame[["placement", "norm", "updates", "checkpoint"]].drop_duplicates()
     assert same.to_numpy().tolist() == [["post", "layernorm", 90, str(options.checkpoints[0])]]

@@ -53,7 +53,7 @@ from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-from training import STOCK, Run, prepared_data
+from training import STOCK, Run, prepared_multi30k
 
 MEBI = 1 << 20
 MOVED = 5  # tensors of N x C: x, y, dy, x and dx
@@ -546,7 +546,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 1 if a measurement failed, which does not stop the others."""
     args = parse_args(argv)
     prepare_process(1, FUSED[args.device])  # the host only launches
-    args.data = args.data or prepared_data()
+    args.data = args.data or prepared_multi30k()
     window = Window(args)
     # the other parts need the speed of a copy and the clock
     for part in dict.fromkeys(["facts", *args.parts]):

@@ -23,12 +23,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -48,11 +45,11 @@ from measuring.fake_gpu import install
 from measuring.launches import CountLaunches
 from measuring.records import Record
 from measuring.timing import alternate, quartiles
-from norm_plugin.io.command_line import CommandError, run_command
+from norm_plugin.io.command_line import run_command
 from norm_plugin.kernels import AUTO, set_kernels
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-from training import ROOT, STOCK, Run
+from training import ROOT, STOCK, Run, prepared
 
 CHANNELS, LENGTHS = 1024, (4, 3, 2, 4)
 DIM, TOKENS = 32, 64
@@ -67,6 +64,7 @@ SMALL = [
 OPTIMIZERS = ("adam", "adam_foreach")
 WARMUP = 5
 TOY = ROOT / "work" / "data" / "toy"
+TOY_SIZES = ("--train", 400, "--valid", 40, "--test", 40, "--workers", 1)
 LEAST_SPEED = {"layernorm": 1.03}
 """The least updates/s wanted, as a ratio to stock's; of all others 1.0."""
 MOST_LAUNCHES = {True: 7, False: 3}
@@ -127,16 +125,6 @@ def measure_layer(setup: Setup, repetitions: int) -> Record:
 
 
 # ---- updates --------------------------------------------------------------------------------
-
-
-def toy_data() -> Path:
-    """Return the folder of the toy corpus, binarized; prepare it if missing."""
-    sizes = ["--train", "400", "--valid", "40", "--test", "40", "--workers", "1"]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", TOY, *sizes]
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
-    if result.returncode:
-        raise CommandError("cannot prepare the toy corpus (see above); give binarized --data")
-    return TOY / "bin"
 
 
 class HostRun(Run):
@@ -226,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)  # what kernels have not written may be anything
     install()
-    args.data = args.data or toy_data()
+    args.data = args.data or prepared("toy", TOY, *TOY_SIZES)
     setups = choose_setups(args.norms, host_setups())
     with mock.patch.object(math, "isfinite", lambda number: True):  # the same
         stock = HostRun(STOCK, args)

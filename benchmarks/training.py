@@ -134,16 +134,19 @@ def training_setups() -> list[Setup]:
     return [*map(Setup, NORM_TYPES), Setup("powernorm", "warmup_updates=0")]
 
 
-def prepared_data() -> Path:
-    """Return the folder of Multi30k, binarized; prepare it if missing."""
+def prepared(corpus: str, out: Path, *flags: object) -> Path:
+    """Return the binarized data of a corpus in the folder ``out``; prepare it if missing."""
+    command = [sys.executable, ROOT / "data-prep" / f"{corpus}.py", "--out", out, *flags]
+    if subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL).returncode:
+        raise CommandError(f"cannot prepare {corpus} (see above); give binarized --data")
+    return out / "bin"
+
+
+def prepared_multi30k() -> Path:
+    """Return the binarized data of Multi30k."""
     raw = os.environ.get("NORM_DATA_DIR")
-    command = [sys.executable, ROOT / "data-prep" / "multi30k.py"]
-    command += ["--out", PREPARED, "--merges", MERGES]
-    command += ["--raw", Path(raw, "multi30k")] if raw else []
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
-    if result.returncode:
-        raise CommandError("cannot prepare Multi30k (see above); give binarized --data")
-    return PREPARED / "bin"
+    flags = ["--raw", Path(raw, "multi30k")] if raw else []
+    return prepared("multi30k", PREPARED, "--merges", MERGES, *flags)
 
 
 def measure(
@@ -236,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; with --check, return 1 if a target is missed."""
     args = parse_args(argv)
     prepare_process(args.threads)
-    args.data = args.data or prepared_data()
+    args.data = args.data or prepared_multi30k()
     setups = choose_setups(args.norms, training_setups())
     stock, peak = Run(STOCK, AUTO, args), peak_of(STOCK, AUTO, args)
     measurements = (

@@ -124,33 +124,6 @@ def test_a_failure_does_not_stop_the_others(args, monkeypatch, capsys, cpu_kerne
     assert len(rows_of(args, "facts")) == 1
 
 
-class FakeEvent:
-    """The n-th to be recorded is recorded at n ms."""
-
-    clock = 0
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        FakeEvent.clock += 1
-        self.at = FakeEvent.clock
-
-    def elapsed_time(self, end):
-        return end.at - self.at
-
-
-def test_the_queue_is_held_while_the_host_fills_it(args, monkeypatch):
-    held = []
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "_sleep", held.append)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    window = Window(args)
-    window.on_gpu, window.cycles_per_ms = True, 1000.0
-    assert window.device_us(lambda: None, 2, host_us=1500) == [1000, 1000]
-    assert held == [3300, 3300]  # cycles: twice 1.5 ms, and 0.3 ms
-
-
 @pytest.mark.parametrize(
     "argv, message",
     [

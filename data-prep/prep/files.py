@@ -28,12 +28,7 @@ from norm_plugin.io.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
-# tarfile raises KeyError for a link to a missing member, zipfile RuntimeError for a member that is
-# encrypted or has an unknown compression
-DAMAGED = (
-    *(EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
-    *(KeyError, RuntimeError),
-)
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 BLOCK_BYTES = 1 << 20
 
 logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq lowers the root level

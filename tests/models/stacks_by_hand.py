@@ -135,6 +135,20 @@ def norms_after(stack):
     return final, own
 
 
+def check_gradients(model, logits, by_hand):
+    """Logits and gradients are those of the equation; ``model`` is in float64."""
+    # another order of sums, through a few layers: far below any real effect
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(logits, by_hand, **close)
+    gradients = []
+    for y in (logits, by_hand):
+        model.zero_grad()
+        y.square().sum().backward()
+        gradients.append({key: value.grad.clone() for key, value in model.named_parameters()})
+    for key, expected in gradients[1].items():
+        torch.testing.assert_close(gradients[0][key], expected, **close, msg=key)
+
+
 def check_decoding(model, batch):
     """Decoding step by step gives what decoding at once gives."""
     tokens = batch["prev_output_tokens"][:2, :5]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import pytest
@@ -110,20 +109,6 @@ def test_a_model_can_be_pickled(build, batch):
     again = pickle.loads(pickle.dumps(model))
     assert again.cfg == model.cfg and again.cfg.plan.sites == model.cfg.plan.sites
     assert torch.equal(again(**batch)[0], model(**batch)[0])
-
-
-def test_a_copy_is_independent(build, batch, task):
-    """--store-ema deep-copies the model; the hooks of the copy must serve the copy."""
-    pad = task.source_dictionary.pad()
-    model = build(*everywhere("powernorm"))
-    step(model, batch, pad)
-    ema = copy.deepcopy(model)
-    before = copy.deepcopy(model.state_dict())
-    step(ema, batch, pad)
-    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
-    step(model, batch, pad)
-    for key, value in model.state_dict().items():
-        assert torch.equal(ema.state_dict()[key], value), key
 
 
 def test_no_mask_is_kept_after_a_forward(build, batch):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from composed import train_by_fairseq
 from fairseq import checkpoint_utils
 
-from characters import command as lm_command
-from characters import write_text
 from in_process import train_here
 
 SCALED = ("--norm-placement", "scaled-pre")  # its constants say where a layer was trained
@@ -41,13 +38,6 @@ def test_a_pruned_model_is_trained_resumed_and_loaded(how, toy, tmp_path, monkey
     assert places == [layer.placement.place.index for layer in pruned.encoder.layers] == [1, 3]
     for name, value in resumed.get_model().state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
-
-
-def test_a_pruned_language_model_is_loaded(tmp_path):
-    flags = ("--decoder-layers", 3, "--decoder-layers-to-keep", "0,2", "--max-update", 1)
-    data = write_text(tmp_path / "bin")
-    train_by_fairseq(*lm_command(data, *flags, "--save-dir", tmp_path))
-    assert len(loaded(tmp_path)[0].decoder.layers) == 2
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import PLACEMENTS
 from stacks_by_hand import (
     branch_of,
+    check_gradients,
     head_norms,
     layer_norm,
     linear,
@@ -172,12 +173,7 @@ def test_logits_and_gradients_over_segments_are_those_of_the_equations(settings,
         expected = functional.linear(y.transpose(0, 1), words, bias)
         # float64 sums in another order, through three layers: far below any real effect
         torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
-    logits.square().sum().backward()
-    gradients = {key: value.grad.clone() for key, value in model.named_parameters()}
-    model.zero_grad()
-    expected.square().sum().backward()
-    for key, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-9, atol=1e-9, msg=key)
+    check_gradients(model, logits, expected)
 
 
 # ---- the memory ---------------------------------------------------------------------------------

@@ -54,15 +54,20 @@ def loss_of(path, text, out, capsys, *argv, rows=1):
     return read_evaluation(out)
 
 
-def test_every_token_but_the_first_is_a_target_and_each_batch_has_its_number(text, tmp_path):
-    cfg = configure(*command(text, tmp_path))
+def batches_of(split, text, folder, *flags):
+    """The dataset of a split, its padding, and its batches in order."""
+    cfg = configure(*command(text, folder, *flags))
     task = tasks.setup_task(cfg.task)
     task.build_model(cfg.model)
-    task.load_dataset("valid")
-    dataset = task.dataset("valid")
-    batches = list(task.get_batch_iterator(dataset=dataset).next_epoch_itr(shuffle=False))
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    epoch = task.get_batch_iterator(dataset=dataset).next_epoch_itr(shuffle=False)
+    return dataset, task.source_dictionary.pad(), list(epoch)
+
+
+def test_every_token_but_the_first_is_a_target_and_each_batch_has_its_number(text, tmp_path):
+    dataset, pad, batches = batches_of("valid", text, tmp_path)
     assert [batch["net_input"][SEGMENT] for batch in batches] == list(range(len(dataset)))
-    pad = task.source_dictionary.pad()
     blocks = torch.cat([dataset.data[i] for i in range(len(dataset.data))])
     parts = blocks[: ROWS * len(dataset) * LENGTH].view(ROWS, -1)  # the rest fills no batch
     tokens = torch.cat([batch["net_input"]["src_tokens"] for batch in batches], dim=1)
@@ -74,13 +79,7 @@ def test_every_token_but_the_first_is_a_target_and_each_batch_has_its_number(tex
 
 
 def test_the_end_of_the_text_counts_no_target(text, tmp_path):
-    cfg = configure(*command(text, tmp_path, "--batch-size", 1))
-    task = tasks.setup_task(cfg.task)
-    task.build_model(cfg.model)
-    task.load_dataset("test")
-    dataset = task.dataset("test")
-    batches = list(task.get_batch_iterator(dataset=dataset).next_epoch_itr(shuffle=False))
-    pad = task.source_dictionary.pad()
+    dataset, pad, batches = batches_of("test", text, tmp_path, "--batch-size", 1)
     counts = [int(batch["target"].ne(pad).sum()) for batch in batches]
     assert [batch["ntokens"] for batch in batches] == counts
     assert sum(counts) == sum(map(len, (dataset.data[i] for i in range(len(dataset))))) - 1

@@ -45,7 +45,7 @@ def failure(check, subject):
 
 def check(folder):
     importlib.invalidate_caches()
-    main(["check", str(folder)])
+    main(["check-user-dir", str(folder)])
 
 
 def write(folder, source):

@@ -22,7 +22,7 @@ def test_a_model_without_activation_checkpointing_trains_without_it():
     assert try_model(new_model("dpr"), ["dyt"]) == {"itself": DONE, "dyt": DONE}
 
 
-def test_a_model_that_shortens_its_input_is_refused_before_training():
+def test_a_model_that_shortens_its_input_is_refused():
     outcomes = try_model(new_model("canine"), ["rmsnorm", "batchnorm"])
     assert outcomes["itself"] == outcomes["rmsnorm"] == DONE
     assert outcomes["batchnorm"].startswith("refused: chars_to_molecules.LayerNorm gets an input")

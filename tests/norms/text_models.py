@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from forked import ROOT
 
 from norm_plugin.norms import replace_norms
 
@@ -133,12 +136,9 @@ def _outcome(trial, model):
 
 
 def _is_refusal(error):
-    """Return whether ``replace_norms`` raised the error, and not the model after it."""
-    trace, names = error.__traceback__, []
-    while trace is not None:
-        names.append(trace.tb_frame.f_code.co_name)
-        trace = trace.tb_next
-    return isinstance(error, ValueError) and "replace_norms" in names
+    """Return whether the plugin raised the error, in replace_norms or in the first forward."""
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return isinstance(error, ValueError) and raised_in.is_relative_to(ROOT / "norm_plugin")
 
 
 def _one_line(error):

@@ -44,6 +44,7 @@ CORPORA = {
     "multi30k_batchnorm": "Multi30k, own rates",
     "warmup_confirmed": "Multi30k, new seeds, rate 0.005",
     "warmup_published": "Multi30k, rate 0.001",
+    "warmup_own_rates": "Multi30k, 4 epochs, own rates",
 }
 
 
@@ -216,6 +217,11 @@ FINDINGS = {
             ("layernorm-post-warmup-updates-1, post", "layernorm, post"),
             ("layernorm-warmup-updates-1, pre", "layernorm, post"),
             ("layernorm-warmup-updates-1, pre", "layernorm-post-warmup-updates-1, post"),
+        ),
+        *effects(
+            ["warmup_own_rates"],
+            ("layernorm-warmup-updates-1, pre", "layernorm-warmup-updates-67, pre"),
+            outcomes=(SCORE, "chrf"),
         ),
     ],
     "depth": [

@@ -161,8 +161,9 @@ def test_no_row_of_another_setting_reproduces_or_contradicts(tables):
 
 def test_a_rate_chosen_with_a_warm_up_does_not_judge_runs_without_one(tables):
     verdicts = {row["what"]: row["verdict"] for row in tables["xiong"]}
-    for what in ("Figure 2, Adam", "Figure 4, IWSLT14", "Figure 4, pre-LN"):
+    for what in ("Figure 2, Adam", "Figure 4, IWSLT14"):
         assert verdicts[what] == "undecided"
+    assert verdicts["Figure 4, pre-LN"] == "mixed"  # one comparison has own rates
 
 
 def test_misprints_and_steps_of_proofs_are_counted_apart(tables):

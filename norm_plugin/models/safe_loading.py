@@ -29,7 +29,7 @@ OLD_KEYS = {
     "norm_allow_change": ALLOW_MISMATCH,
     "norm_fused_dropout": None,  # gone: dropout is torch's
 }
-"""The settings of the model in checkpoints of before, and their names now."""
+"""The names of settings in older checkpoints, and their names now; None: gone."""
 
 
 class RefusedContentError(ValueError):

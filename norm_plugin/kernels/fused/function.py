@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.kernels.passes import statistics_dtype
 
 Gradients = tuple[Tensor | None, ...]
@@ -29,40 +30,47 @@ class Passes:
         """Return the gradients of x and of each parameter; update what gradients update."""
         raise NotImplementedError
 
+    def refuse_second_derivative(self) -> None:
+        """Raise RuntimeError; autograd calls this where it would differentiate ``backward``."""
+        raise RuntimeError(
+            "a fused norm has no second derivative (create_graph=True). The plain form has, "
+            "except powernorm after its warm-up, unified and mabn, whose backward pass is "
+            "hand-written: set NORM_KERNELS=off, or call "
+            "norm_plugin.kernels.set_kernels(model, 'off')"
+        )
+
 
 class FusedNorm(torch.autograd.Function):
-    """Compute y by :class:`Passes`; for the backward pass only x is saved, and no copy of it."""
+    """Compute y by :class:`Passes`; for the backward pass only x is saved, and no copy of it.
+
+    x: (..., C), of any layout; parameters: of any layout and dtype, or None.
+    """
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        """Return y. x: (..., C); parameters: in any dtype, or None."""
-        x = x if x.is_contiguous() else x.contiguous()
+        """Return y."""
         ctx.save_for_backward(x, *parameters)
         ctx.passes = passes
-        return passes.forward(x, *in_statistics_dtype(parameters, x))
+        return passes.forward(x.contiguous(), *in_statistics_dtype(parameters, x))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        """Return the gradients of x and of each parameter."""
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "a fused norm has no second derivative (create_graph=True). The plain form has, "
-                "except powernorm after its warm-up, unified and mabn, whose backward pass is "
-                "hand-written: set NORM_KERNELS=off, or call "
-                "norm_plugin.kernels.set_kernels(model, 'off')"
-            )
+        """Return the gradients of x and of each parameter, which autograd converts."""
         x, *parameters = ctx.saved_tensors
         passes: Passes = ctx.passes
-        dx, *gradients = passes.backward(dy.contiguous(), x, *in_statistics_dtype(parameters, x))
-        return (None, dx, *map(grad_like, gradients, parameters))
+        if torch.is_grad_enabled():
+            passes.refuse_second_derivative()
+        inputs = x.contiguous(), *in_statistics_dtype(parameters, x)
+        gradients = passes.backward(dy.contiguous(), *inputs)
+        return (None, *(dp if p is not None else None for dp, p in zip(gradients, inputs)))
 
 
-_above: Any = super(torch.autograd.Function, FusedNorm)
-fused_norm: Callable[..., Tensor] = _above.apply
-"""``FusedNorm.apply`` without the Python around it.
-
-That serves ``torch.func``, whose transforms have no fused forms, and costs as much as a launch.
-"""
+def fused_norm(passes: Passes, x: Tensor, *parameters: Tensor | None) -> Tensor:
+    """Return y, (..., C), by ``FusedNorm``, or its equal in C++, which costs a GPU's host less."""
+    native, _ = cpu.load()
+    apply = FusedNorm.apply if native is None else native.fused_norm
+    y: Tensor = apply(passes, x, *parameters)
+    return y
 
 
 def in_statistics_dtype(parameters: Iterable[Any], x: Tensor) -> list[Any]:
@@ -74,10 +82,3 @@ def in_statistics_dtype(parameters: Iterable[Any], x: Tensor) -> list[Any]:
         else each.to(dtype).contiguous()
         for each in parameters
     ]
-
-
-def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
-    """Return a gradient in the dtype of its parameter; None without a parameter."""
-    if gradient is None or parameter is None:
-        return None
-    return gradient if gradient.dtype is parameter.dtype else gradient.to(parameter.dtype)

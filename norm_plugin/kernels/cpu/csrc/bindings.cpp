@@ -6,6 +6,7 @@
 
 #include "batch_statistics.inc"
 #include "families.inc"
+#include "fused_norm.inc"
 #include "replay.inc"
 
 namespace {

@@ -105,7 +105,10 @@ class Norm(nn.Module):
         Raises:
             CannotFold: the norm uses statistics of its input in inference too, as most do.
         """
-        raise CannotFold("it is computed from each input, in inference too")
+        raise CannotFold(
+            "it is computed from each input, in inference too; a norm of your own that "
+            "is not needs an inference_map()"
+        )
 
     @classmethod
     def transformer_options(

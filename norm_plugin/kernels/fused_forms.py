@@ -50,8 +50,8 @@ class Fused:
 
     def __call__(self, norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor | None:
         """Apply ``norm`` to x, (..., C); None if the plain form must compute it."""
-        if torch.jit.is_tracing() or torch.compiler.is_compiling():
-            return None  # a trace would store results as constants; a compiler fuses the plain form
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return None  # a compiler fuses the plain form; a trace would store results as constants
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return None  # the passes support neither torch.func nor forward-mode derivatives
         ops, dtype = choices.served(self.choice, x.dtype, x.device, norm.dim)

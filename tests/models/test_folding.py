@@ -16,7 +16,10 @@ from norm_plugin.norms.identity import Identity
 
 PRE = ("--norm-placement", "pre")
 STREAM = "its output is the residual stream, not only the input of linear maps"
-ANEW = "it is computed from each input, in inference too; a norm of your own that is not needs an inference_map()"
+ANEW = (
+    "it is computed from each input, in inference too; a norm of your own that is not needs an "
+    "inference_map()"
+)
 IN_LAYERS = ["encoder-self", "encoder-ffn", "decoder-self", "decoder-cross", "decoder-ffn"]
 FOLDABLE = [
     name

@@ -10,7 +10,6 @@ the C++ extension each call runs the function: the kernels and their arguments a
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,22 +34,16 @@ def replayed(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         native, _ = loading.load()
         if native is None:
             return function
-        programs = native.Programs()
 
-        @functools.wraps(function)
-        def call(*args: Any) -> Any:
-            given, others = args[:tensors], args[tensors:]
-            results = programs.replay(given, others)
-            if results is not None:
-                return results
+        def record(*args: Any) -> tuple[Any, Any]:
+            """Return the results of a call, and its program; None if it cannot be repeated."""
             with tiles.recording() as recorded:
                 results = function(*args)
-            program = _program(recorded, given, results)
-            if program is not None:
-                programs.add(given, others, native.Program(*program))
-            return results
+            program = _program(recorded, args[:tensors], results)
+            return results, None if program is None else native.Program(*program)
 
-        return call
+        repeated: Callable[..., Any] = native.Replayed(record, tensors)
+        return repeated
 
     return decorate
 

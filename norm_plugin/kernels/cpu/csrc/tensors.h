@@ -45,6 +45,11 @@ void use_level(const std::string &level) {
 }
 NORM_PLUGIN_CALL(use_level)
 
+// A tensor of Python; an undefined one for None.
+Tensor tensor_of(const py::handle object) {
+  return object.is_none() ? Tensor() : THPVariable_Unpack(object.ptr());
+}
+
 void check(const Tensor &like, const Tensor &t, at::IntArrayRef shape, const char *name) {
   TORCH_CHECK_VALUE(t.sizes() == shape && t.is_contiguous() && t.device().is_cpu() &&
                         t.scalar_type() == like.scalar_type(),

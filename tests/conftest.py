@@ -87,7 +87,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         with coverage_off(session.config):
             return (yield)
     finally:
-        gc.freeze()  # later collections, some of which statsmodels asks for, need not look at it
+        gc.freeze()  # later collections need not look at it
         gc.enable()
 
 

@@ -21,7 +21,6 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 LEVEL = 0.05
 """The level of significance, for p values corrected within their family."""
@@ -248,10 +247,16 @@ def _share(statistics: np.ndarray, observed: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's correction of the p values of one family (Holm 1979); NaN remains NaN."""
-    known = [p for p in p_values if not math.isnan(p)]
-    corrected = iter(multipletests(known, method="holm")[1] if known else [])
-    return [p if math.isnan(p) else float(next(corrected)) for p in p_values]
+    """Return Holm's correction of the p values of one family (Holm 1979); NaN remains NaN.
+
+    Each is multiplied by the number of those that are not less, and none is less than one before
+    it, nor above 1. The function of statsmodels collects the garbage of the process at each call,
+    which took a fifth of the time of a report.
+    """
+    p = np.array(p_values, dtype=float)
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN is last
+    p[order] = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)).clip(max=1)
+    return p.tolist()
 
 
 def verdict(

@@ -102,18 +102,18 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
             f"there is no experiment {name}; choose from {', '.join(experiment_names())}, or give "
             "the path of a file NAME.yaml"
         )
-    presets: dict[str | None, Experiment] = {}
+    presets: dict[str | None, tuple[Path, Settings]] = {}
     for path, settings in files.items():
         if len(files) == 1 or settings.get("default"):
-            presets[None] = _experiment(path, settings)
+            presets[None] = path, settings
         if "preset" in settings:
-            presets[settings["preset"]] = _experiment(path, settings)
+            presets[settings["preset"]] = path, settings
         for key, more in settings.get("presets", {}).items():
-            presets[key] = _experiment(path, settings | more)
+            presets[key] = path, settings | more
     if preset not in presets:
         known = " or ".join(filter(None, presets)) or "none, as it has no presets"
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
-    found = presets[preset]
+    found = _experiment(*presets[preset])
     chosen = found.recipe if recipe is None else recipe
     return replace(found, recipe=chosen, **found.recipes.get(chosen or "", {}))
 

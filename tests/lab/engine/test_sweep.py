@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 import types
-from functools import cache
 from threading import Barrier
 
 import pytest
@@ -87,16 +86,11 @@ def each_flag_once(monkeypatch):
     monkeypatch.setattr(compose, "check_training", check_once)
 
 
-@cache
-def names_of(study):
-    """The names of the runs of a study, composed once for the tests on every study."""
-    return grid(study, "--dry-run")  # some are for a GPU alone
-
-
 @pytest.mark.usefixtures("each_flag_once")
 @pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
-def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study):
-    names = names_of(study)
+def test_the_runs_of_every_study_are_those_of_its_file(study):
+    """They are different, whole seeds come first, and their number is the one that it names."""
+    names = grid(study, "--dry-run")  # some are for a GPU alone
     assert len(set(names)) == len(names)
     seeds = [int(name.rpartition("seed")[2]) for name in names]
     arms: dict[str, list[int]] = {}
@@ -106,15 +100,9 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
     overrides = [override for arm in read_study_file(study_path(study)).arms for override in arm]
     if not any("seed=" in override for override in overrides):  # else groups follow each other
         assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
-
-
-@pytest.mark.usefixtures("each_flag_once")
-@pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
-def test_a_study_gives_its_own_command_and_number_of_runs(study):
     text = (STUDIES / f"{study}.yaml").read_text()
     assert re.findall(r"norm-plugin sweep (\w+)", text) in ([study], [])  # []: it has a script
-    numbers = re.findall(r"(\d+) runs", text)
-    assert numbers in ([], [str(len(names_of(study)))])
+    assert re.findall(r"(\d+) runs", text) in ([], [str(len(names))])
 
 
 @pytest.mark.parametrize(

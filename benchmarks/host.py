@@ -15,8 +15,8 @@ are so small that the time of a call is that of its host work. Each row has
   the same batch, in turn: 1 is stock's updates/s. Both have the same optimizer, and the base
   Transformer of configs/iwslt14_de_en.yaml with 32 channels and batches of 60 tokens.
 
-Without --output it only prints. Times vary with what else the machine does, ratios little; their
-quartiles say how much. Launches are exact.
+Times vary with what else the machine does, ratios little; their quartiles say how much. Launches
+are exact.
 """
 
 from __future__ import annotations

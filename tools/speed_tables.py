@@ -8,7 +8,14 @@ from pathlib import Path
 import pandas as pd
 
 from layers import BOTH, NOT_COMPILED, SIZES
-from measuring.records import ORIGIN, SAME_LAYER, SAME_ON_GPU, SAME_TRAINING, read_rows
+from measuring.records import (
+    ORIGIN,
+    SAME_LAYER,
+    SAME_ON_GPU,
+    SAME_ON_HOST,
+    SAME_TRAINING,
+    read_rows,
+)
 from norm_lab.report.text import markdown
 from norm_plugin.norms import NORM_TYPES
 
@@ -29,6 +36,7 @@ def speed_table(name: str, root: Path) -> str:
         "layers": (layers_table, "layers.csv"),
         "training": (training_table, "training.csv"),
         "kernels": (kernels_table, "training.csv"),
+        "host": (host_table, "host.csv"),
         "gpu_layers": (gpu_layers_table, "gpu_layers.csv"),
         "gpu_updates": (gpu_updates_table, "gpu_updates.csv"),
     }
@@ -141,6 +149,32 @@ def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         )
     index = pd.MultiIndex.from_tuples(texts, names=by)
     return pd.DataFrame(texts.values(), index, ["updates/s", "quartiles", "memory"])
+
+
+# ---- on the host of a GPU ---------------------------------------------------------------------
+
+HOST_CAPTION = (
+    "Launches of a layer in training with padding, forward and backward, and its CPU time as a "
+    "ratio to `torch.nn.LayerNorm`'s in turn; updates/s with each `--optimizer` as a ratio to "
+    "stock fairseq's with the same one: the median of CPU times in turn, and its quartiles."
+)
+
+
+def host_table(path: Path) -> str:
+    """Return launches, and what the host does for each norm and optimizer."""
+    more = ("launches", "host_ratio", "ratio_p25", "ratio_p50", "ratio_p75")
+    rows = read_rows(path, SAME_ON_HOST, (*more, *ORIGIN))
+    if rows.empty:
+        return _nothing("host.py")
+    texts: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows.to_dict("records"):
+        quartiles = f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}"
+        of_norm = texts.setdefault((row["norm"], row["options"]), {})
+        of_norm |= {"launches": f"{row['launches']}", "layer": f"{row['host_ratio']:.2f}"}
+        of_norm[f"`{row['optimizer']}`"] = f"{row['ratio_p50']:.2f} ({quartiles})"
+    index = pd.MultiIndex.from_tuples(texts, names=NORM)
+    table = _table(pd.DataFrame(texts.values(), index), _named(rows))
+    return "\n".join([table, "", HOST_CAPTION, *_origins(rows)])
 
 
 # ---- on a GPU -------------------------------------------------------------------------------

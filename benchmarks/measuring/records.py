@@ -26,6 +26,8 @@ SAME_ON_GPU = {
     "updates": ("norm", "options", "optimizer", "stock_optimizer"),
 }
 """The columns that are equal in two such rows of gpu_layers.csv and gpu_updates.csv."""
+SAME_ON_HOST = ("norm", "options", "optimizer")
+"""The columns that are equal in two rows of host.csv that measure the same thing."""
 SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
 """The columns that are equal in two rows of training.csv that measure the same thing."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from norm_plugin.io.command_line import CommandError
-from speed_tables import RESULTS, speed_table
+from speed_tables import MISSING, RESULTS, speed_table
 
 CPU = {"device": "Some CPU", "vector": "AVX2", "threads": 2, "torch": "2.13.0"}
 CPU |= {"python": "3.11.7", "commit": "c0ffee1", "date": "2026-01-01"}
@@ -36,6 +36,7 @@ def cells(table, norm):
     [
         ("layers", "layers"),
         ("training", "training"),
+        ("host", "host"),
         ("gpu_layers", "gpu"),
         ("gpu_updates", "gpu"),
     ],
@@ -62,6 +63,21 @@ def test_layers_on_a_gpu(table):
     missing = ["not measured"] * 4
     assert cells(text, "torch.nn.RMSNorm")[0][2:] == ["`library`", "2.00", *one, *missing]
     assert "| bfloat16 host |" in text and "derf" not in text and text.endswith(LINE)
+
+
+def test_the_host_of_a_gpu(table):
+    def row(norm, optimizer, ratio, launches=3):
+        numbers = {"launches": launches, "host_ratio": 1.25}
+        quartiles = {"ratio_p25": ratio - 0.1, "ratio_p50": ratio, "ratio_p75": ratio + 0.1}
+        return {**CPU, "norm": norm, "options": "", "optimizer": optimizer, **numbers, **quartiles}
+
+    rows = [row("dyt", "adam", 0.5), row("dyt", "adam", 0.9), row("dyt", "adam_foreach", 1)]
+    text = table("host", host=[*rows, row("none", "adam", 1.1, launches=1)])
+    both = ["0.90 (0.80 to 1.00)", "1.00 (0.90 to 1.10)"]
+    assert cells(text, "dyt") == [["`dyt`", "", "3", "1.25", *both]]
+    assert cells(text, "none") == [["`none`", "", "1", "1.25", "1.10 (1.00 to 1.20)", MISSING]]
+    assert cells(text, "mabn") == [["`mabn`", "", *[MISSING] * 4]]
+    assert text.endswith(LINE)
 
 
 def test_a_file_of_something_else(table):

@@ -63,7 +63,7 @@ SMALL = [
 ]
 OPTIMIZERS = ("adam", "adam_foreach")
 WARMUP = 5
-TOY = ROOT / "work" / "data" / "toy"
+TOY = ROOT / "work" / "data" / "toy-400"  # beside the corpus of `norm-plugin run toy`
 TOY_SIZES = ("--train", 400, "--valid", 40, "--test", 40, "--workers", 1)
 LEAST_SPEED = {"layernorm": 1.03}
 """The least updates/s wanted, as a ratio to stock's; of all others 1.0."""

@@ -77,6 +77,16 @@ def test_a_second_backward_pass_needs_the_graph(fused_norm):
         torch.autograd.grad(y.sum(), x)
 
 
+def test_an_input_of_another_layout_is_copied_once(fused_norm):
+    norm, _, _ = forward()
+    x = torch.randn(3, 4, DIM).transpose(0, 1).requires_grad_()
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        norm(x).sum().backward()
+    assert all(each.is_contiguous() for each in saved if each.dim() == 3)
+    assert torch.equal(x.grad, torch.autograd.grad(norm(x.contiguous()).sum(), x)[0])
+
+
 def test_an_input_that_was_changed_is_an_error(fused_norm):
     norm, x, _ = forward()
     middle = x * 1

@@ -41,7 +41,8 @@ class Passes:
 
 
 class FusedNorm(torch.autograd.Function):
-    """Compute y by :class:`Passes`; for the backward pass only x is saved, and no copy of it.
+    """Compute y by :class:`Passes`; for the backward pass x is saved, which is a copy only if it is
+    not contiguous.
 
     x: (..., C), of any layout; parameters: of any layout and dtype, or None.
     """
@@ -49,9 +50,10 @@ class FusedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, passes: Passes, x: Tensor, *parameters: Tensor | None) -> Tensor:
         """Return y."""
+        x = x.contiguous()  # once for both passes
         ctx.save_for_backward(x, *parameters)
         ctx.passes = passes
-        return passes.forward(x.contiguous(), *in_statistics_dtype(parameters, x))
+        return passes.forward(x, *in_statistics_dtype(parameters, x))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Gradients:
@@ -60,7 +62,7 @@ class FusedNorm(torch.autograd.Function):
         passes: Passes = ctx.passes
         if torch.is_grad_enabled():
             passes.refuse_second_derivative()
-        inputs = x.contiguous(), *in_statistics_dtype(parameters, x)
+        inputs = x, *in_statistics_dtype(parameters, x)
         gradients = passes.backward(dy.contiguous(), *inputs)
         return (None, *(dp if p is not None else None for dp, p in zip(gradients, inputs)))
 

@@ -45,6 +45,7 @@ CORPORA = {
     "warmup_confirmed": "Multi30k, new seeds, rate 0.005",
     "warmup_published": "Multi30k, rate 0.001",
     "warmup_own_rates": "Multi30k, 4 epochs, own rates",
+    "adanorm_translation": "Multi30k, 4 epochs, own rates",
 }
 
 
@@ -251,6 +252,7 @@ FINDINGS = {
         ("detachnorm-mean", "detachnorm-std"),
         outcomes=BOTH,
     ),
+    "derivatives-in-translation": declared_by("adanorm_translation", "valid_loss"),
     "derivatives-by-depth": [
         *(
             Effect(

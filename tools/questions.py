@@ -101,7 +101,8 @@ def declared_by(study: str, *more: str) -> list[Effect]:
     """Return the effects that the file of a study declares, and the same in ``more`` outcomes."""
     declared = read_study_file(study_path(study)).primary
     own = [Effect(study, each.arm, each.baseline, each.outcome) for each in declared]
-    return own + [each._replace(outcome=outcome) for outcome in more for each in own]
+    others = [each._replace(outcome=outcome) for outcome in more for each in own]
+    return list(dict.fromkeys(own + others))  # a pair may be declared in several outcomes
 
 
 def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:

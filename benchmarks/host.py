@@ -132,6 +132,10 @@ class HostRun(Run):
 
     def __init__(self, setup: Setup, args: argparse.Namespace) -> None:
         super().__init__(setup, AUTO, args)
+        for parameter in self.model.parameters():
+            # What kernels have not written may be anything, and a CPU takes up to 20 times as long
+            # for its root as for that of a number. So all values are NaN, in stock's model, too.
+            parameter.data.fill_(math.nan)
         clip: Callable[[float], Tensor] = self.trainer.clip_grad_norm
 
         def finite_norm(max_norm: float) -> Tensor:

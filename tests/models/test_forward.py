@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 
 from in_process import DISTINCT
 from norm_plugin.norms import Norm, norm_spec
@@ -118,3 +119,25 @@ def test_no_mask_is_kept_after_a_forward(build, batch):
     assert masks == [None] * 2  # of the two stacks
     with pytest.raises(RuntimeError, match="outside of the forward of the .*Encoder that"):
         model.encoder.layernorm_embedding(torch.ones(3, 2, 64))
+
+
+class Frozen(nn.Dropout):
+    def train(self, mode=True):
+        return super().train(False)
+
+
+def test_modes_are_set_as_torch_sets_them(build):
+    model = build("--norm-type", "batchnorm")
+    layer = model.encoder.layers[0]
+    layer.frozen, layer.scripted = Frozen(), torch.jit.script(nn.Dropout())
+    layer.missing, layer.empty = None, nn.ModuleList([])
+    ours, theirs = [], []
+    for mode in (False, True):
+        nn.Module.train(model, mode)
+        theirs.append({path: module.training for path, module in model.named_modules()})
+        nn.Module.train(model, not mode)
+        assert model.train(mode) is model
+        ours.append({path: module.training for path, module in model.named_modules()})
+    assert ours == theirs
+    with pytest.raises(ValueError, match="boolean"):
+        model.train("yes")

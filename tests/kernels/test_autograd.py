@@ -77,6 +77,13 @@ def test_a_second_backward_pass_needs_the_graph(fused_norm):
         torch.autograd.grad(y.sum(), x)
 
 
+def test_gradients_of_several_outputs_at_once_are_refused(fused_norm):
+    _, x, y = forward()
+    dy = torch.ones(2, *y.shape)
+    with pytest.raises(RuntimeError, match="no gradients of several outputs at once"):
+        torch.autograd.grad(y, x, dy, is_grads_batched=True)
+
+
 def test_an_input_of_another_layout_is_copied_once(fused_norm):
     norm, _, _ = forward()
     x = torch.randn(3, 4, DIM).transpose(0, 1).requires_grad_()

@@ -30,12 +30,13 @@ class Passes:
         """Return the gradients of x and of each parameter; update what gradients update."""
         raise NotImplementedError
 
-    def refuse_second_derivative(self) -> None:
-        """Raise RuntimeError; autograd calls this where it would differentiate ``backward``."""
+    def refuse_backward(self) -> None:
+        """Raise RuntimeError; autograd calls this in place of a ``backward`` that is not here."""
         raise RuntimeError(
-            "a fused norm has no second derivative (create_graph=True). The plain form has, "
-            "except powernorm after its warm-up, unified and mabn, whose backward pass is "
-            "hand-written: set NORM_KERNELS=off, or call "
+            "a fused norm has no second derivative (create_graph=True), and no gradients of "
+            "several outputs at once (is_grads_batched, jacobian(vectorize=True)). The plain "
+            "form has, except powernorm after its warm-up, unified and mabn, whose backward pass "
+            "is hand-written: set NORM_KERNELS=off, or call "
             "norm_plugin.kernels.set_kernels(model, 'off')"
         )
 
@@ -60,8 +61,8 @@ class FusedNorm(torch.autograd.Function):
         """Return the gradients of x and of each parameter, which autograd converts."""
         x, *parameters = ctx.saved_tensors
         passes: Passes = ctx.passes
-        if torch.is_grad_enabled():
-            passes.refuse_second_derivative()
+        if torch.is_grad_enabled() or not torch._C._has_storage(dy):
+            passes.refuse_backward()
         inputs = x, *in_statistics_dtype(parameters, x)
         gradients = passes.backward(dy.contiguous(), *inputs)
         return (None, *(dp if p is not None else None for dp, p in zip(gradients, inputs)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from norm_plugin.models import flags
-from norm_plugin.models.sites import EMBEDDING_SITES, Site
+from norm_plugin.models.sites import EMBEDDING_SITES, PROJECTIONS, Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.position_leak_check import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
@@ -144,6 +144,8 @@ class Plan:
         if len(inits) == 1:
             values[flags.INIT] = inits.pop()
         for choice in self.sites:
-            if choice.site not in EMBEDDING_SITES.values():  # one flag, and the two may differ
+            # One flag for both sides, whose norms may differ; that of a projection adds norms, too
+            shared = choice.site in EMBEDDING_SITES.values() or choice.site.flag in PROJECTIONS
+            if not shared:
                 values[flags.norm_type_field(choice.site.flag)] = choice.norm
         return values

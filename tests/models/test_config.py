@@ -284,6 +284,25 @@ def test_settings_that_are_settled_give_the_same_plan(task):
     assert settle({**vars(args), "norm_type": "mabn"}) != model.cfg.plan
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--norm-placement-encoder", "hybrid", "--norm-placement-decoder", "pre"),
+        ("--norm-placement", "hybrid", "--norm-type-encoder", "rmsnorm"),
+        ("--norm-type", "rmsnorm", "--norm-type-query", "layernorm"),
+    ],
+)
+def test_the_settings_that_are_stored_give_the_same_plan(flags, task):
+    """A checkpoint is loaded into the model that they describe."""
+    arch = "norm_transformer_multi30k_tiny"
+    args = options.parse_args_and_arch(
+        options.get_training_parser(), ["DATA", "--arch", arch, *flags]
+    )
+    settings = argparse.Namespace(**vars(args), _name=arch)
+    model = models.build_model(settings, task)
+    assert settle(model.args) == model.cfg.plan
+
+
 def test_a_model_that_no_command_line_configures_has_the_default_warmup(task):
     """Such as one that is built for inference: its settings have no learning rate."""
     args = argparse.Namespace(norm_type="powernorm", encoder_layers=1, decoder_layers=1)

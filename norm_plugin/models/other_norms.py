@@ -54,6 +54,9 @@ def fit(
         elif old is None or old.shape != new.shape or not (name in parameters or same):
             anew.append(name)
             stored[name] = new
+        elif site is not None and name.endswith(".weight"):  # gamma, or gamma - 1
+            offsets = [plan.at(site).build(old.numel()).weight_offset for plan in (before, now)]
+            stored[name] = old + (offsets[0] - offsets[1])
     return anew, dropped
 
 

@@ -153,6 +153,21 @@ def test_a_stock_model_continues_with_any_norm(
     assert train_here(monkeypatch, toy, tmp_path / "back", *back).get_num_updates() == 2
 
 
+GEMMA = ("--norm-type", "rmsnorm", "--norm-gain", "1+w", "--norm-placement", "pre")
+"""A norm whose parameter is gamma - 1."""
+
+
+@pytest.mark.parametrize(("stored", "given"), [(LAYERNORM, GEMMA), (GEMMA, LAYERNORM)])
+def test_the_gain_is_that_of_the_stored_norm(stored, given, checkpoint, toy, tmp_path, monkeypatch):
+    path = checkpoint(*stored)
+    trainer = train_here(monkeypatch, toy, tmp_path, *TWO, *given, *ALLOWED, "--restore-file", path)
+    trainer.load_checkpoint(str(path), reset_optimizer=True)
+    norm = trainer.get_model().encoder.layer_norm
+    before = torch.load(path, weights_only=True)["model"]["encoder.layer_norm.weight"]
+    offset = 0 if stored is LAYERNORM else 1
+    assert torch.equal(norm.weight + norm.weight_offset, before + offset)
+
+
 def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monkeypatch, caplog):
     path = checkpoint(*LAYERNORM)
     flags = ("--norm-placement", "rezero", "--norm-allow-mismatch", "on", "--restore-file", path)

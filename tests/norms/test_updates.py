@@ -51,6 +51,17 @@ def test_the_count_goes_on_from_a_checkpoint():
 
 
 @pytest.mark.parametrize("name", WITH_WARMUP)
+def test_forwards_before_a_checkpoint_is_loaded_do_not_count(name):
+    norm = build_norm(name, DIM, warmup_updates=2)
+    start = copy.deepcopy(norm.state_dict())
+    accumulate(norm)  # to try the model
+    norm.load_state_dict(start)
+    accumulate(norm)
+    torch.optim.SGD(norm.parameters(), lr=0.1).step()
+    assert norm.updates_counted == 1
+
+
+@pytest.mark.parametrize("name", WITH_WARMUP)
 def test_a_trainer_that_reports_updates_is_believed(name):
     norm = build_norm(name, DIM, warmup_updates=2)
     for reported in (1, 2):

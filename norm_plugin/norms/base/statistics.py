@@ -126,6 +126,8 @@ class BatchStatisticsNorm(AffineNorm):
             if isinstance(value, Tensor) and not value.is_meta:
                 self._check_loaded(f"{prefix}{name}", name, value)
         self._write_count()
+        if f"{prefix}num_updates" in state_dict:
+            self._forwards_counted, self._stepped = 0, set()  # they are not in the loaded count
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         for name, buffer in self.named_buffers(recurse=False):
             if buffer.dtype in HALF:  # loaded by assign=True, from a state in half precision

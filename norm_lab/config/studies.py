@@ -258,11 +258,11 @@ def _check_primary(study: StudyFile) -> None:
                 f"{where}: it compares {each.arm} with {each.baseline}; each must be an arm or the "
                 f"difference of two, as A{MINUS}B, and none compared with itself"
             )
-        if (*sides, each.outcome) in seen:
+        if (frozenset(sides), each.outcome) in seen:
             raise CommandError(
                 f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
             )
-        seen.add((*sides, each.outcome))
+        seen.add((frozenset(sides), each.outcome))
 
 
 def _check_tuning(tuning: Tuning, where: str) -> None:

@@ -77,11 +77,11 @@ class Comparisons:
     def of(self, outcome: str = SCORE) -> pd.DataFrame:
         """Return the comparisons of all pairs in an outcome; see :func:`compare_arms`."""
         if outcome not in self._by_outcome:
-            declared = {
-                (row["arm"], row["baseline"]): row
-                for row in self.declared.to_dict("records")
-                if row["outcome"] == outcome
-            }
+            declared: dict[tuple[str, str], Any] = {}
+            for row in self.declared.to_dict("records"):
+                if row["outcome"] == outcome:
+                    pair = row["arm"], row["baseline"]
+                    declared |= {pair: row, pair[::-1]: _mirrored(row, self.runs)}
             rows = [declared.get(pair) or _row(self.runs, *pair, outcome) for pair in self.pairs]
             _correct([row for row in rows if not row["declared"]])
             self._by_outcome[outcome] = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -184,6 +184,22 @@ def _row(
     of_arms = math.sqrt(sum(deviation**2 for deviation in deviations) / 2)
     row["seeds_paired"] = needed(standard_deviation(np.array(row["by_seed"])), paired=True)
     return row | {"seeds_unpaired": needed(of_arms, paired=False)}
+
+
+def _mirrored(row: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, Any]:
+    """Return a corrected comparison as the baseline minus the arm."""
+    arm, baseline = row["baseline"], row["arm"]
+    by_seed = _by_seed(runs, arm, row["outcome"])
+    opposite = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
+    return {
+        **row,
+        **{"arm": arm, "baseline": baseline, "n": len(by_seed), **_description(by_seed, runs)},
+        "difference": -row["difference"],
+        "difference_low": -row["difference_high"],
+        "difference_high": -row["difference_low"],
+        "by_seed": tuple(-each for each in row["by_seed"]),
+        "verdict": opposite.get(row["verdict"], row["verdict"]),
+    }
 
 
 def _correct(rows: Sequence[dict[str, Any]]) -> None:

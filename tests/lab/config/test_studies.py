@@ -73,6 +73,10 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
             "primary: [{arm: dyt, baseline: none}, {arm: dyt, baseline: none, outcome: score}]",
             "dyt minus none in score is declared twice",
         ),
+        (
+            "primary: [{arm: dyt, baseline: none}, {arm: none, baseline: dyt}]",
+            "none minus dyt in score is declared twice",
+        ),
         ("primary: [{arm: dyt, baseline: none, paired: maybe}]", "full_key: .*paired"),
         ("tune: {seeds: [1]}", "missing mandatory value: grid"),
         *(

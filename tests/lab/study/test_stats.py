@@ -293,6 +293,20 @@ def test_a_lower_loss_is_better():
     assert table_of(scores).loc["low", "verdict"] == Verdict.BETTER
 
 
+def test_a_comparison_that_is_declared_the_other_way_round_is_not_tested_anew():
+    runs = runs_of(base=BASELINE, good=ARM, other=OTHER)
+    primary = [PrimaryComparison("base", "other"), PrimaryComparison("good", "other")]
+    declared = Comparisons(runs, (), primary).declared.iloc[0]
+    row = table_of(runs, primary=primary).loc["other"]
+    assert (declared["verdict"], row["verdict"]) == (Verdict.WORSE, Verdict.BETTER)
+    for same in ("p", "p_holm", "p_permutation", "family", "seeds_paired"):
+        assert row[same] == declared[same]
+    anew = table_of(runs).loc["other"]
+    for name in ("n", "mean", "low", "high", "difference", "difference_low", "difference_high"):
+        assert row[name] == pytest.approx(anew[name]), name
+    assert row["by_seed"] == pytest.approx(anew["by_seed"])
+
+
 def test_holm_runs_over_the_declared_comparisons_of_all_outcomes():
     runs = runs_of(base=BASELINE, good=ARM, other=OTHER, third=BASELINE[::-1])
     runs["valid_loss"] = -runs["score"]

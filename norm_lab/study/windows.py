@@ -18,6 +18,7 @@ from scipy import stats
 
 from norm_lab.study.significance import CONFIDENCE
 from norm_lab.study.study import Study
+from norm_plugin.io.command_line import CommandError
 
 BLOCKS = 20
 Windows = Sequence[tuple[int, float]]
@@ -57,7 +58,10 @@ def difference_over_text(
     sides = (arm, baseline)
     texts = {tuple(tokens for tokens, _ in side[seed]) for side in sides for seed in seeds}
     if len(texts) > 1:
-        raise ValueError("the runs were scored on other windows of the text; score them again")
+        raise CommandError(
+            "the runs were scored on other windows of the text; score them again, or report them "
+            "apart"
+        )
     tokens = np.array(texts.pop())
     losses = [np.array([[bits for _, bits in side[seed]] for seed in seeds]) for side in sides]
     differences = losses[0] - losses[1]  # (seeds, windows), in bits

@@ -9,6 +9,7 @@ from made_up_results import folder_of, made_up
 from norm_lab.report.tables import tables_of
 from norm_lab.study.study import read_study
 from norm_lab.study.windows import compare_over_text, difference_over_text
+from norm_plugin.io.command_line import CommandError
 
 SEEDS, WINDOWS, TOKENS = 6, 400, 64
 TRUE = 0.02  # bits per token
@@ -50,7 +51,7 @@ def test_windows_count_by_their_tokens():
 
 
 def test_other_windows_are_not_compared():
-    with pytest.raises(ValueError, match="other windows of the text"):
+    with pytest.raises(CommandError, match="other windows of the text"):
         difference_over_text({1: [(4, 1.0)], 2: [(4, 1.0)]}, {1: [(4, 1.0)], 2: [(5, 1.0)]})
 
 

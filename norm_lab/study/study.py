@@ -230,6 +230,7 @@ def read_study(
     runs["differs"] = [each if isinstance(each, dict) else {} for each in runs["differs"]]
     check_same_data(runs)
     check_alike(runs, "test set", ["split"])
+    choosing = bool(vary)
     vary = (*vary, *(() if file is None else (*file.vary, *file.tuned)))
     check_settings_alike(runs, TRAINING, vary)
     failures = results.failures.copy()
@@ -262,7 +263,8 @@ def read_study(
     if file is None:
         return study
     missing = file.seeds - {*runs["seed"], *failures["seed"]}
-    return replace(study, primary=_primary(file, study), missing_seeds=tuple(sorted(missing)))
+    primary = _primary(file, study, choosing)
+    return replace(study, primary=primary, missing_seeds=tuple(sorted(missing)))
 
 
 def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
@@ -282,15 +284,26 @@ def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
             )
 
 
-def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
-    """Return the declared comparisons by the names of arms; only one of equal models."""
+def _primary(file: StudyFile, study: Study, choosing: bool) -> tuple[PrimaryComparison, ...]:
+    """Return the declared comparisons by the names of arms; only one of equal models.
+
+    Args:
+        choosing: a declared name may be several arms, from which the best one is chosen later.
+    """
     runs = pd.concat([study.runs, study.failures], ignore_index=True)
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
+    sides = {side for each in file.primary for side in (each.arm, each.baseline)}
+    declared = set() if choosing else {name for side in sides for name in terms(side)}
     for arm, of_arm in runs.groupby("arm", sort=False):
         for run in of_arm[ARM_COLUMNS].to_dict("records"):
             for name in (arm, *names_in_files(run, study.common, file.tuned)):
-                arms[name], seeds[name] = arm, set(of_arm["seed"])
+                if arms.setdefault(name, arm) != arm and name in declared:
+                    raise CommandError(
+                        f"{file.path} declares a comparison of {name}, which may be {arms[name]} "
+                        f"or {arm}; report only the runs that it means"
+                    )
+                seeds.setdefault(name, set(of_arm["seed"]))
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for each in file.primary:

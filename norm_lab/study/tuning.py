@@ -86,6 +86,7 @@ def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
         runs=runs.reset_index(drop=True),
         failures=failures.reset_index(drop=True),
         baseline=baseline,
+        primary=(),  # the runs chose the values, and the declared arms may have other names
     )
     return study, Tuned(key, trials.reset_index(drop=True), chosen, rule)
 
@@ -128,7 +129,7 @@ def read_tuned(study: Study, path: Path) -> Tuned:
     trials = pd.DataFrame(content["trials"])
     for other in others:
         best = trials["arm"].map({label: values[other] for label, values in chosen.items()})
-        trials = trials[np.isclose(trials[other], best)]
+        trials = trials[np.isclose(trials[other], best, atol=0)]
     trials = pd.DataFrame(
         {
             "arm": trials["arm"].map(lambda label: arms.get(label, label)),
@@ -150,7 +151,7 @@ def _check_chosen(run: Mapping[str, Any], chosen: Mapping[str, float], path: Pat
     for key, value in chosen.items():
         own = run["differs"].get(key, run.get(f"settings.{key}"))
         own = own[0] if isinstance(own, list) else own
-        if own is None or not np.isclose(own, value):
+        if own is None or not np.isclose(own, value, atol=0):
             raise CommandError(
                 f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, but {path} "
                 f"selects {value:g}; run norm-plugin sweep STUDY --tuned"

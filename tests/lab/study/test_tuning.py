@@ -147,3 +147,44 @@ def test_a_tuned_study_shows_its_trials(tmp_path):
     study.runs[f"settings.{second}"] = 10  # as without --tuned
     with pytest.raises(CommandError, match=f"was trained with {second}=10.* selects 20"):
         read_tuned(study, path)
+
+
+def test_tiny_values_differ(tmp_path):
+    """As those of Adam's eps do."""
+    eps = "optimizer.adam_eps"
+    losses = {(0.001, 1e-9): 9.0, (0.001, 1e-8): 5.0, (0.002, 1e-9): 8.0, (0.002, 1e-8): 6.0}
+    trials = [
+        {"arm": norm, KEY: lr, eps: value, "seed": 9, "valid_loss": loss}
+        for norm in ("layernorm", "far")
+        for (lr, value), loss in losses.items()
+    ]
+    content = {
+        "rule": "the least",
+        "grid": {KEY: [0.001, 0.002], eps: [1e-9, 1e-8]},
+        "arms": {norm: {"chosen": {KEY: 0.001, eps: 1e-8}} for norm in ("layernorm", "far")},
+        "trials": trials,
+    }
+    path = tmp_path / "mine.tuned.json"
+    path.write_text(json.dumps(content))
+    study = read_study(tuned_runs(tmp_path, values=(0.001,)))
+    study.runs[f"settings.{eps}"] = 1e-8
+    assert read_tuned(study, path).trials["valid_loss"].tolist() == [5.0, 6.0] * 2
+    study.runs[f"settings.{eps}"] = 1e-9
+    with pytest.raises(CommandError, match=f"was trained with {eps}=1e-09.* selects 1e-08"):
+        read_tuned(study, path)
+
+
+def test_a_declared_arm_must_have_one_value(tmp_path):
+    """With --vary the runs choose it, and then nothing was declared before them."""
+    folders = tuned_runs(tmp_path)
+    study = tmp_path / "mine.yaml"
+    study.write_text(
+        f'experiment: toy\noverrides: ["seed=1,2"]\ntune: {{grid: {{{KEY}: [0.001, 0.002]}}, '
+        "seeds: [9]}\nprimary: [{arm: far, baseline: layernorm}]\n"
+    )
+    command = [*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)]
+    with pytest.raises(CommandError, match="a comparison of .*, which may be .* or .*; report"):
+        main(command)
+    assert main([*command, "--vary", KEY]) == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "also chose the value" in text and "Comparisons that the study declares" not in text

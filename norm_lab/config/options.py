@@ -50,7 +50,8 @@ OVERRIDES = {
     "--preset": (
         "preset",
         "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, nanogpt_gpu, fair, "
-        "fair_deep, xl or tensorized; of enwik8, ptb and wikitext103 plain; of toy demo",
+        "fair_deep, xl, tensorized, xl_halves or tensorized_halves; of enwik8, ptb and "
+        "wikitext103 plain; of toy demo",
     ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }

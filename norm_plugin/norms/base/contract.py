@@ -65,7 +65,9 @@ class Norm(nn.Module):
         Args:
             x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).
             padding_mask: bool, True at padding: always (B, T) for a three-dimensional ``x``,
-                else the shape of ``x`` without its last dimension. None: no padding.
+                else the shape of ``x`` without its last dimension. None: no padding. A mask that is
+                changed in place has to be changed by operations of torch: through numpy or
+                ``.data`` it would stay unnoticed, as in autograd.
             batch_first: a three-dimensional ``x`` is (B, T, C). This cannot be inferred: with T = B
                 the mask fits both layouts.
 

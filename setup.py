@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import sysconfig
 from pathlib import Path
+from runpy import run_path
 
 from setuptools import setup
 
@@ -42,11 +43,12 @@ def optional_extension():
             except Exception as error:  # noqa: BLE001
                 say(f"no C++ kernels ({first_line(error)})")
 
+    digest = run_path(str(KERNELS.parent / "sources.py"))["digest"]()
     kernels = CppExtension(
         "norm_plugin.kernels.cpu._native",
         sources=[str(path) for path in sorted(KERNELS.glob("*.cpp"))],
         depends=[str(path) for glob in ("*.h", "*.inc") for path in sorted(KERNELS.glob(glob))],
-        extra_compile_args=COMPILER_FLAGS,
+        extra_compile_args=[*COMPILER_FLAGS, f"-DNORM_PLUGIN_SOURCES={digest}"],
         extra_link_args=["-fopenmp"],
     )
     return {"ext_modules": [kernels], "cmdclass": {"build_ext": OptionalBuild}}

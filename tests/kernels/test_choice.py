@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +68,15 @@ def test_without_kernels_the_plain_form_computes_and_it_is_said_once(not_built, 
     plain = build_norm("adanorm", 8)
     set_kernels(plain, OFF)
     assert torch.equal(outputs[0], plain(x))
+
+
+@pytest.mark.parametrize("stale", [SimpleNamespace(), SimpleNamespace(sources="of before")])
+def test_kernels_of_other_code_are_not_used(stale, monkeypatch):
+    """As after a git pull."""
+    monkeypatch.setitem(sys.modules, cpu.EXTENSION, stale)
+    native, description = cpu.load.__wrapped__()  # load() returns what was loaded before
+    assert native is None
+    assert description.startswith("built from other code than that of this version; to build them")
 
 
 def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):

@@ -9,12 +9,18 @@ from typing import Any
 
 import torch
 
+from norm_plugin.kernels.cpu.sources import digest
+
 EXTENSION = "norm_plugin.kernels.cpu._native"
 LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
 """Our name for the level that torch detects or gets from ATEN_CPU_CAPABILITY."""
 PLAIN = "plain"
 VARIABLE = "NORM_KERNELS_LEVEL"
 """Names the level that the extension uses, whatever torch uses: for tests and measurements."""
+TO_BUILD = (
+    "to build them with a C++ compiler, run scripts/setup.sh in a checkout, or pip install the "
+    "project with --no-build-isolation --no-deps"
+)
 
 
 @functools.cache
@@ -27,10 +33,10 @@ def load() -> tuple[Any | None, str]:
     try:
         native = importlib.import_module(EXTENSION)
     except ImportError as error:
-        return None, (
-            f"not built, or for another torch ({str(error).splitlines()[0]}); to build it with a "
-            "C++ compiler, pip install the project with --no-build-isolation --no-deps"
-        )
+        why = str(error).splitlines()[0]
+        return None, f"not built, or for another torch ({why}); {TO_BUILD}"
+    if getattr(native, "sources", "") != digest():
+        return None, f"built from other code than that of this version; {TO_BUILD}"
     level = chosen_level(native)
     native.use_level(level)
     return native, f"C++, {level}"

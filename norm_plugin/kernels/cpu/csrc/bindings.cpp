@@ -19,4 +19,5 @@ NORM_PLUGIN_CALL(takes)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   for (const auto bind : bindings()) bind(module);
+  module.attr("sources") = C10_STRINGIZE(NORM_PLUGIN_SOURCES);  // see kernels/cpu/sources.py
 }

@@ -46,6 +46,7 @@ CORPORA = {
     "warmup_published": "Multi30k, rate 0.001",
     "warmup_own_rates": "Multi30k, 4 epochs, own rates",
     "adanorm_translation": "Multi30k, 4 epochs, own rates",
+    "encoder_norms": "Multi30k, 4 epochs, own rates",
 }
 
 
@@ -133,6 +134,10 @@ FINDINGS = {
         Effect("table1_small", POWERNORM_200, "batchnorm"),
         *declared_by("multi30k_batchnorm", "valid_loss"),
         Effect("multi30k_cpu", "powernorm"),
+    ],
+    "encoder-norms": [
+        *declared_by("encoder_norms", "valid_loss"),
+        Effect("encoder_norms", "powernorm", "batchnorm"),
     ],
     "powernorm": [
         *declared_by("characters_powernorm"),

@@ -20,8 +20,9 @@ def checkout(tmp_path):
     (tmp_path / PACKAGE / "kernels").mkdir(parents=True)
     for path in ("setup.py", "pyproject.toml", PACKAGE / "__init__.py"):
         shutil.copy(ROOT / path, tmp_path / path)
-    sources = PACKAGE / "kernels" / "cpu" / "csrc"
-    shutil.copytree(ROOT / sources, tmp_path / sources)
+    kernels = PACKAGE / "kernels" / "cpu"
+    shutil.copytree(ROOT / kernels / "csrc", tmp_path / kernels / "csrc")
+    shutil.copy(ROOT / kernels / "sources.py", tmp_path / kernels / "sources.py")
     (tmp_path / "bin").mkdir()
     return tmp_path
 

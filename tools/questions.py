@@ -327,7 +327,7 @@ NORMS = (
 CLASSIFIED = ("layernorm-simple", "rmsnorm", "batchnorm", "powernorm", "dyt", "none")
 TASKS = (
     Task(
-        "translation, Multi30k, BLEU",
+        "translation, Multi30k, 12 epochs, BLEU",
         "translation",
         {
             **cells_of("table1_small", "powernorm-v", powernorm=POWERNORM_200),

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import paper_claims
+from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from paper_claims import (
@@ -136,6 +137,17 @@ def test_every_row_says_what_and_where():
                     "lower",
                     "equal",
                 )
+
+
+def test_a_loss_is_said_to_be_in_bits():
+    """A score of characters is in nats, a training or validation loss in bits."""
+    for rows in declared_rows().values():
+        for row in rows:
+            said = ""
+            for test in row.get("tests", ()):
+                said += test.get("here", "")
+                if test.get("compare", {}).get("outcome", SCORE) in LOSSES:
+                    assert "bits" in said and "nats" not in test["here"], row["what"]
 
 
 def test_one_claim_has_one_row():

@@ -212,3 +212,14 @@ def test_a_mask_is_inverted_once_until_it_changes():
         traced = torch.jit.trace(valid_positions, (x, mask))
     other = torch.zeros_like(mask)
     assert traced(x, other).equal(~other.t())
+
+
+def test_a_copied_mask_is_inverted_anew():
+    x, mask = torch.ones(3, 2, DIM), torch.zeros(2, 3, dtype=torch.bool)
+    for position in (1, 2):
+        mask[0, position] = True
+    valid_positions(x, mask)
+    copied = copy.deepcopy(mask)  # with what is kept on the mask, and versions of its own
+    while copied._version < mask._version:
+        copied[1, 2] = True
+    assert valid_positions(x, copied).equal(~copied.t())

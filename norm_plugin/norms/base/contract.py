@@ -161,7 +161,8 @@ def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) 
         valid = _not_padding(padding_mask, transposed)
     else:
         stream = torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
-        key = (padding_mask._version, transposed, stream)
+        # With the identity: a copy of the mask has what is kept on it, and versions of its own
+        key = (id(padding_mask), padding_mask._version, transposed, stream)
         known = vars(padding_mask).get(_VALID)
         if known is None or known[0] != key:
             known = key, _not_padding(padding_mask, transposed)

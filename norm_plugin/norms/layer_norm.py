@@ -11,6 +11,8 @@ kernel computes its statistics in float32 for half precision input and casts bac
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,6 +41,12 @@ class LayerNorm(AffineNorm):
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
         super().__init__(dim)
         self.eps = eps
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let a subclass with a ``normalize`` of its own compute by it, as any other norm does."""
+        super().__init_subclass__(**kwargs)
+        if "normalize" in vars(cls) and "forward" not in vars(cls):
+            setattr(cls, "forward", Norm.forward)  # noqa: B010 -- mypy knows methods as constants
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False

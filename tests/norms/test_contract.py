@@ -19,6 +19,7 @@ from norm_plugin.checks.user_dir import failure
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.contract import valid_positions
 from norm_plugin.norms.base.position_leak_check import mixes_positions
+from norm_plugin.norms.layer_norm import LayerNorm
 
 DIM = 12
 REFUSED = [(name, *case) for name, entry in ENTRIES.items() for case in entry.refused]
@@ -223,3 +224,12 @@ def test_a_copied_mask_is_inverted_anew():
     while copied._version < mask._version:
         copied[1, 2] = True
     assert valid_positions(x, copied).equal(~copied.t())
+
+
+def test_a_subclass_of_layernorm_computes_by_its_own_normalize():
+    class Doubled(LayerNorm):
+        def normalize(self, x, valid):
+            return 2 * x
+
+    x = torch.randn(3, 2, DIM)
+    assert Doubled(DIM)(x).equal(2 * x)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from reference import CASES, WITH_MOMENTS
 from torch.autograd import forward_ad
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.checkpoint import checkpoint
 
 from norm_plugin.kernels import has_fused_form, set_kernels
@@ -96,6 +97,26 @@ def test_the_output_may_be_changed_in_place(name, options, pair, draw):
         y.backward(g)
         gradients.append(x.grad)
     close(*gradients, "dx", torch.float64)
+
+
+class Halved(torch.nn.Module):
+    def forward(self, parameter):
+        return parameter / 2
+
+
+@every_norm
+def test_parameters_may_be_computed_from_others(name, options, pair, draw):
+    """As torch's parametrizations and pruning do, which leave no parameter of that name."""
+    results = []
+    for norm in pair(name, options, DIM):
+        for parameter in [key for key, _ in norm.named_parameters()]:
+            register_parametrization(norm, parameter, Halved())
+        x, mask, g = draw(0, DIM)
+        y = norm(x.requires_grad_(), mask)
+        y.backward(g)
+        results.append([y.detach(), x.grad, *(p.grad for p in norm.parameters())])
+    for plain, fused in zip(*results):
+        close(fused, plain, "y or a gradient", torch.float64, terms=x.numel())
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,11 @@ class Batch(Passes):
 
     Attributes:
         numbers: (9, C), the rows of ``passes.Row``.
+        eta: the parameter; None: the norm has none.
     """
 
     numbers: Tensor
+    eta: Tensor | None = None
     rstd: Tensor | None = None
     loss_scale: Callable[[], float | Tensor] | None = None
 
@@ -123,8 +125,17 @@ def column_norm(
         return None
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
-    get = norm._parameters.get
-    return fused_norm(batch, x, get("weight"), get("bias"), get("eta"))
+    return fused_norm(
+        batch, x, gain_or_offset(norm, "weight"), gain_or_offset(norm, "bias"), batch.eta
+    )
+
+
+def gain_or_offset(norm: Any, name: str) -> Tensor:
+    """Return what nn.Module does for ``norm.weight`` or ``norm.bias``, which costs as much as a
+    launch; it is no parameter where torch's pruning, parametrizations or FSDP replace it."""
+    parameter = norm._parameters.get(name)
+    found: Tensor = getattr(norm, name) if parameter is None else parameter
+    return found
 
 
 def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
@@ -221,7 +232,9 @@ def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch 
         return None
     if not norm.training:
         return by_running_moments(norm, norm.eta)
-    return by_moments(norm, BatchRule(0, norm.eps), valid, ops)
+    batch = by_moments(norm, BatchRule(0, norm.eps), valid, ops)
+    batch.eta = norm.eta
+    return batch
 
 
 @fuses_columns(PowerNormV)

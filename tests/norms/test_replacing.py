@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec, replace_norms
+from norm_plugin.norms.base import position_leak_check
 
 BATCH, TIME, DIM = 4, 6, 8
 BATCH_NORMS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
@@ -49,6 +50,16 @@ def run(model, x, mask=MASK):
     y = model(x, src_key_padding_mask=mask)
     y[~mask].square().sum().backward()
     return y.detach(), gradients(model)
+
+
+def test_a_norm_that_mixes_positions_unsaid_reaches_no_model(monkeypatch):
+    """Its statistics would include padding, and a causal model would see its future."""
+    monkeypatch.setattr(position_leak_check, "_TRUE", set())
+    monkeypatch.setattr(norm_spec("rmsnorm").cls, "normalize", lambda self, x, valid: x - x.mean())
+    encoder = new_encoder()
+    with pytest.raises(ValueError, match="'rmsnorm' .* mixes positions in training"):
+        replace_norms(encoder, "rmsnorm", mask=None)
+    assert not any(isinstance(module, Norm) for module in encoder.modules())
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

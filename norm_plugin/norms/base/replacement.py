@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.formula import BY_HAND, Formula, formula_of
 from norm_plugin.norms.base.padding_mask import PaddingMask
+from norm_plugin.norms.base.position_leak_check import check_declaration
 from norm_plugin.norms.base.registry import norm_spec
 from norm_plugin.norms.base.selection import Patterns, select
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -79,7 +80,8 @@ def replace_norms(
         The replaced norms, in the order of ``model.named_modules()``.
 
     Raises:
-        ValueError: the norm or an option is unknown; the model has no norm to replace; a norm to be
+        ValueError: the norm or an option is unknown, or the norm mixes positions without declaring
+            it; the model has no norm to replace; a norm to be
             replaced does not compute what its name says, or its eps cannot be measured; or the
             padding would be unknown to a norm with batch statistics. The model is unchanged then.
     """
@@ -94,6 +96,8 @@ def replace_norms(
         key: spec.build(formula.width, **({**options, "eps": formula.eps} if eps else options))
         for key, formula in formulas.items()
     }
+    for norm in built.values():
+        check_declaration(spec, norm, dict(norm.built_with))
     _warn_of_leaks(model, name, next(iter(built.values())))
     padding = PaddingMask(model)
     masked = spec.batch_statistics and mask

@@ -49,11 +49,11 @@ from norm_plugin.placements import (
 
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
-    """Return a context in which the norms of ``model`` treat every position as padding."""
+    """Return a context in which no norm of ``model`` takes statistics of any position."""
     handles = [
-        module.register_forward_pre_hook(_mask_all)
+        module.register_forward_pre_hook(_mask_all, with_kwargs=True)
         for module in model.modules()
-        if isinstance(module, Norm)
+        if isinstance(module, Norm) and module.batch_statistics
     ]
     try:
         yield
@@ -62,13 +62,14 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _mask_all(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Replace the mask of a norm's input x, (T, B, C) or (B, T, C), by all padding: a hook."""
-    if not norm.training or len(inputs) == 1:  # norms of queries, keys and values have no mask
-        return inputs
-    x, _, batch_first = inputs
-    batch, time = (0, 1) if batch_first else (1, 0)
-    return x, x.new_ones(x.size(batch), x.size(time), dtype=torch.bool), batch_first
+def _mask_all(norm: Norm, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Replace the mask of a norm's input x, (..., C), given or not, by all padding: a hook."""
+    if not norm.training:
+        return None
+    x = inputs[0]
+    batch_first = named.get("batch_first", len(inputs) > 2 and inputs[2])
+    tokens = x.shape[1::-1] if x.dim() == 3 and not batch_first else x.shape[:-1]
+    return (x, x.new_ones(tokens, dtype=torch.bool), batch_first), {}
 
 
 class LayerNorms:

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from composed import configure
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from commands import ROOT
 from in_process import SquaredSum
 from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
+from norm_plugin.norms import build_norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 with_statistics = pytest.mark.parametrize("name", ["batchnorm", "powernorm", "mabn"])
@@ -57,6 +59,35 @@ def test_a_dummy_batch_updates_no_statistic_and_gives_no_gradient(name, build, b
     train_step(model, batch)
     moved = statistics(model)
     assert not all(torch.equal(moved[key], value) for key, value in before.items())
+
+
+CALLS = {
+    "x": lambda norm, x, mask: norm(x),
+    "positional": lambda norm, x, mask: norm(x, mask),
+    "by name": lambda norm, x, mask: norm(x, padding_mask=mask),
+    "batch first": lambda norm, x, mask: norm(
+        x.transpose(0, 1), padding_mask=mask, batch_first=True
+    ),
+    "flat": lambda norm, x, mask: norm(x.flatten(0, 1)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_dummy_batch_updates_no_statistic_however_a_users_model_calls_its_norms(call):
+    class Own(BaseFairseqModel):
+        def __init__(self):
+            super().__init__()
+            self.norm = build_norm("batchnorm", 4)
+
+        def forward(self, x, mask):
+            return (call(self.norm, x, mask),)
+
+    model = Own()
+    batch = {"x": torch.randn(4, 4, 4), "mask": torch.zeros(4, 4, dtype=torch.bool)}
+    train_step(model, batch, ignore_grad=True)
+    assert not model.norm.running_mean.any()
+    train_step(model, batch)
+    assert model.norm.running_mean.any()
 
 
 def test_the_norms_learn_the_scale_of_the_loss(build, batch):

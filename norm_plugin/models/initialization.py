@@ -63,7 +63,13 @@ from functools import partial
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from norm_plugin.placements import PLACEMENTS, LayerPlace, overrides, placement_class
+from norm_plugin.placements import (
+    PLACEMENTS,
+    LayerPlace,
+    fairseqs_modules,
+    overrides,
+    placement_class,
+)
 
 XAVIER, T_FIXUP, NANOGPT = "xavier", "t-fixup", "nanogpt"
 SLOPE = math.sqrt(5)  # a
@@ -83,8 +89,8 @@ def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
 
 
 def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
-    """Yield every linear map of a Transformer layer."""
-    return (module for module in layer.modules() if isinstance(module, nn.Linear))
+    """Yield every linear map of a Transformer layer but those inside a norm or the placement."""
+    return (module for module in fairseqs_modules(layer) if isinstance(module, nn.Linear))
 
 
 def value_maps(layer: nn.Module) -> list[nn.Linear]:

@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from norm_plugin.placements.base import SUM, LayerPlace, Placement, Stream, register_placement
+from norm_plugin.placements.base import (
+    SUM,
+    LayerPlace,
+    Placement,
+    Stream,
+    fairseqs_modules,
+    register_placement,
+)
 
 
 @register_placement(
@@ -30,7 +37,7 @@ class BottomToTop(Placement):
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
         """Divide fairseq's initial weights by sqrt(L), with L layers in the stack; keep biases."""
-        for module in layer.modules():
+        for module in fairseqs_modules(layer):
             if isinstance(module, nn.Linear):
                 module.weight.data.mul_(place.layers ** (-1 / 2))
 

@@ -24,13 +24,14 @@ STREAM and SUM are of the first. A placement may name norms of its own among ``n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.registry import check_name
 
 STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
@@ -232,6 +233,20 @@ class Placement(nn.Module):
         if slot in (INPUT, INNER, OUTPUT, FINAL):
             return ""
         return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS
+
+
+def fairseqs_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules inside ``model`` that an initialization of its maps may change.
+
+    Those inside a norm or a placement, such as a gate, have initial weights of their own.
+    """
+    own = {
+        inner
+        for part in model.modules()
+        if isinstance(part, Norm | Placement)
+        for inner in part.modules()
+    }
+    return (module for module in model.modules() if module not in own)
 
 
 def first_stream(x: Stream) -> Tensor:

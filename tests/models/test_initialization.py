@@ -8,14 +8,28 @@ from typing import NamedTuple
 import pytest
 import torch
 from reference.placements import GAINS
+from torch import nn
 
 from norm_plugin.models.initialization import (
     INITIALIZATIONS,
     attention_projections,
+    initializations,
+    initialize,
     t_fixup,
     t_fixup_embedding,
 )
 from norm_plugin.placements import LayerPlace
+
+
+def test_maps_inside_a_norm_or_a_placement_keep_their_own_start(build):
+    layer = build().encoder.layers[0]
+    gates = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    layer.final_layer_norm.gate, layer.placement.gate = gates
+    for init in initializations():
+        for gate in gates:
+            nn.init.ones_(gate.weight)
+        initialize(layer, init, layer.placement.place)
+        assert all(gate.weight.eq(1).all() for gate in gates), init
 
 
 def test_kaiming_attention_leaves_the_feed_forward_network(build):

@@ -131,12 +131,20 @@ class StudyFile:
     @property
     def seeds(self) -> set[int]:
         """The seeds of all arms; the default is 1."""
-        seeds = set()
+        return set().union(*self._seeds_by_arm())
+
+    @property
+    def common_seeds(self) -> set[int]:
+        """The seeds that every arm has."""
+        return set.intersection(*self._seeds_by_arm())
+
+    def _seeds_by_arm(self) -> list[set[int]]:
+        by_arm = []
         for arm in self.arms:
-            for run in split(["seed=1", *self.overrides, *arm]):
-                last = next(each for each in reversed(run) if each.startswith("seed="))
-                seeds.add(int(last.removeprefix("seed=")))
-        return seeds
+            runs = split(["seed=1", *self.overrides, *arm])
+            last = [next(each for each in reversed(r) if each.startswith("seed=")) for r in runs]
+            by_arm.append({int(each.removeprefix("seed=")) for each in last})
+        return by_arm
 
 
 def study_path(name: str) -> Path:

@@ -65,7 +65,8 @@ class Study:
         baseline: the arm with which the others are compared; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
         vary: keys in which the arms may differ, because each has a value of its own.
-        missing_seeds: the seeds that the study declares, but with which nothing was run.
+        missing_seeds: the seeds that the study declares, but with which nothing, or an arm of a
+            declared comparison, was not run.
         trained: the updates over which ``train_loss`` is a mean: ``updates 901 to 1,000``.
     """
 
@@ -262,8 +263,11 @@ def read_study(
     )
     if file is None:
         return study
-    missing = file.seeds - {*runs["seed"], *failures["seed"]}
     primary = _primary(file, study, choosing)
+    every = pd.concat([runs[["arm", "seed"]], failures[["arm", "seed"]]])
+    missing, common_seeds = file.seeds - {*every["seed"]}, file.common_seeds
+    for arm in {name for each in primary for name in (*terms(each.arm), *terms(each.baseline))}:
+        missing |= common_seeds - {*every.loc[every["arm"] == arm, "seed"]}
     return replace(study, primary=primary, missing_seeds=tuple(sorted(missing)))
 
 

@@ -23,6 +23,7 @@ from made_up_results import (
     write_corpus,
     write_failure,
 )
+from norm_lab.config.studies import read_study_file
 from norm_lab.metrics import find_metric
 from norm_lab.report.figure import Figure
 from norm_lab.report.page import main
@@ -202,7 +203,25 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
     assert "not finished" not in text
     study.write_text(study.read_text().replace("2,3", "2,3,7,8"))
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
-    assert "These seeds have not been run: 7, 8." in (tmp_path / "out/report.md").read_text()
+    assert "not been run with every arm: 7, 8." in (tmp_path / "out/report.md").read_text()
+
+
+def test_a_study_is_not_finished_while_a_declared_arm_lacks_a_seed(tmp_path):
+    """A sweep that was stopped has the last seed of some arms; other arms do not matter."""
+    (folder,) = study_of_three(tmp_path)
+    study = tmp_path / "mine.yaml"
+    text = "experiment: toy\n{}primary: [{{arm: far, baseline: layernorm}}]\n"
+    study.write_text(text.format('overrides: ["seed=1,2,3"]\n'))
+    (folder / "alike-seed3.json").unlink()
+    assert read_study([folder], file=read_study_file(study)).missing_seeds == ()
+    (folder / "far-seed3.json").unlink()
+    assert read_study([folder], file=read_study_file(study)).missing_seeds == (3,)
+    write_failure(folder, "far", 3)
+    assert read_study([folder], file=read_study_file(study)).missing_seeds == ()
+    (folder / "far-seed3.json").unlink()
+    arms = "arms: [[norm=far, 'seed=1,2'], [norm=layernorm, 'seed=1,2,3']]\n"
+    study.write_text(text.format(arms))
+    assert read_study([folder], file=read_study_file(study)).missing_seeds == ()
 
 
 def test_arms_have_the_labels_of_the_study_file(tmp_path):

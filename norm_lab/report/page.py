@@ -213,12 +213,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"{package} is missing; pip install 'norm_plugin[analysis]'")
     file = None if args.study is None else read_study_file(study_path(args.study))
+    choosing, labels = len(args.vary) == 1, dict(args.label)
     study = read_study(
-        args.folders, args.baseline, dict(args.label), file, args.vary, declared_labels=True
+        args.folders,
+        args.baseline,
+        {} if choosing else labels,  # before the choice, an arm has a row per value
+        file,
+        args.vary,
+        declared_labels=not choosing,
     )
     tuned = None
-    if len(args.vary) == 1:
-        study, tuned = select_best_per_arm(study, args.vary[0])
+    if choosing:
+        declared = {} if file is None else file.labels
+        study, tuned = select_best_per_arm(study, args.vary[0], labels, declared)
     elif file is not None and file.path.with_suffix(TUNED).exists():
         tuned = read_tuned(study, file.path.with_suffix(TUNED))
     if args.figure is not None:

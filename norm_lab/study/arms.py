@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from norm_lab.config.studies import MINUS
 from norm_lab.run.record import PLACEMENT, Arm, Value, common_changes
 from norm_plugin.io.command_line import CommandError
 
@@ -49,6 +50,34 @@ def name_of_arm(run: Mapping[str, Any], without: Iterable[str]) -> ArmName:
     return ArmName(f"{short}, {run['placement']}", short)
 
 
+def name_arms(
+    tables: Sequence[pd.DataFrame],
+    labels: Mapping[str, str],
+    vary: Sequence[str] = (),
+    declared: Mapping[str, str] | None = None,
+    without: str = "",
+) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """Add the columns ``arm``, ``short`` and ``id`` to tables of runs.
+
+    Args:
+        without: a key that is no part of an arm, so that runs with several values of it are one.
+
+    Returns:
+        The settings that all arms share, and the keys that names omit; see :func:`arm_names`, which
+        also has the errors.
+    """
+    every = pd.concat([table[ARM_COLUMNS] for table in tables], ignore_index=True)
+    every["differs"] = [{k: of[k] for k in of if k != without} for of in every["differs"]]
+    *_, ids = arm_names(every, {}, vary)
+    common, omitted, names = arm_names(every, labels, vary, declared)
+    for table in tables:
+        arms = list(zip(table["norm"], table["placement"]))
+        table["arm"] = [names[arm].name for arm in arms]
+        table["short"] = [names[arm].short for arm in arms]
+        table["id"] = [ids[arm].name for arm in arms]
+    return common, omitted
+
+
 def arm_names(
     runs: pd.DataFrame,
     labels: Mapping[str, str],
@@ -67,7 +96,8 @@ def arm_names(
         ``vary`` unless two arms differ only in these; and the names.
 
     Raises:
-        CommandError: a key of ``labels`` does not name exactly one arm.
+        CommandError: a key of ``labels`` does not name exactly one arm, or its value is the name of
+            another arm or would be read as the difference of two.
     """
     arms = {(run["norm"], run["placement"]): run for run in runs[ARM_COLUMNS].to_dict("records")}
     common = common_changes(run["differs"] for run in arms.values())
@@ -82,13 +112,17 @@ def arm_names(
         rows = {names[key] for key in names if old == names[key].name or old in known[key]}
         if not rows and old in declared:
             continue
+        where = f"--label {old}={new}" if old in labels else f"label {new!r} of the study file"
         if len(rows) != 1:
-            where = f"--label {old}={new}" if old in labels else f"label {new!r} of the study file"
             every = {each.name for each in (rows or names.values())}
             raise CommandError(
                 f"{where}: {old} is the name of {len(rows)} rows; choose from "
                 f"{'; '.join(sorted(every))}"
             )
+        if MINUS in new:
+            raise CommandError(f"{where}: {MINUS!r} separates the arms of a difference; omit it")
+        if any(each.name == new for each in names.values() if each not in rows):
+            raise CommandError(f"{where}: another arm is {new} already; choose another label")
         names = {key: ArmName(new, new) if each in rows else each for key, each in names.items()}
     return common, omitted, names
 

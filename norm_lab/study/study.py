@@ -21,8 +21,8 @@ from norm_lab.results.table import Results
 from norm_lab.run.record import Value
 from norm_lab.study.arms import (
     ARM_COLUMNS,
-    arm_names,
     arm_of,
+    name_arms,
     names_in_files,
     parts_of_arm,
 )
@@ -238,15 +238,8 @@ def read_study(
     if file is not None:
         _check_declared(file, runs)
     failures = failures.rename(columns={"run.arm.placement": "placement"})
-    every = pd.concat([runs, failures], ignore_index=True)
-    *_, ids = arm_names(every, {}, vary)
     declared = file.labels if file is not None and declared_labels else {}
-    common, omitted, names = arm_names(every, labels or {}, vary, declared)
-    for table in (runs, failures):
-        arms = list(zip(table["norm"], table["placement"]))
-        table["arm"] = [names[arm].name for arm in arms]
-        table["short"] = [names[arm].short for arm in arms]
-        table["id"] = [ids[arm].name for arm in arms]
+    common, omitted = name_arms((runs, failures), labels or {}, vary, declared)
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)

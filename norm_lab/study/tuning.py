@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_lab.study.arms import arm_of, name_of_arm
+from norm_lab.study.arms import arm_of, name_arms
 from norm_lab.study.significance import describe, pooled_standard_deviation
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -49,14 +49,24 @@ class Tuned:
     rule: str
 
 
-def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
+def select_best_per_arm(
+    study: Study,
+    key: str,
+    labels: Mapping[str, str] | None = None,
+    declared: Mapping[str, str] | None = None,
+) -> tuple[Study, Tuned]:
     """Return the study with each arm at its best value of the key, and all of its runs as trials.
 
+    Args:
+        labels: new names of arms, by their names without the key, which all names omit.
+        declared: those of a study file, some of whose arms may have no runs.
+
     Raises:
-        CommandError: the key is not a setting of the runs, its values are not numbers, or no run
-            of the baseline has a validation loss.
+        CommandError: the key is not a setting of the runs, its values are not numbers, no run of
+            the baseline has a validation loss, or a label is wrong.
     """
     runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
+    name_arms((runs, failures), labels or {}, declared=declared, without=key)
     both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
     losses = both[OUTCOME].astype(float).mask(both["state"] == "diverged", math.inf)
     trials = both[["arm", "seed", "lr"]].assign(**{OUTCOME: losses}).dropna(subset=OUTCOME)
@@ -92,21 +102,16 @@ def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
 
 
 def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
-    """Return a table of runs with the values of a key as ``lr``; names of arms omit the key."""
+    """Return a table of runs with the values of a key as ``lr``."""
     column = f"settings.{key}"
     if column not in study.runs:
         raise CommandError(f"no run has the setting {key}; give another key to --vary")
     records = study.runs.to_dict("records")
     of_recipe = [run[column] for run in records if key not in run["differs"]]
-    values, arms = [], []
-    for run in table.to_dict("records"):
-        value = run["differs"].get(key, *(of_recipe[:1] or [math.nan]))
-        values.append(value[0] if isinstance(value, list) else value)
-        arms.append(name_of_arm(run, (*study.common, key)))
-    names = {"arm": [each.name for each in arms], "short": [each.short for each in arms]}
-    names["id"] = names["arm"]
+    values = [of.get(key, *(of_recipe[:1] or [math.nan])) for of in table["differs"]]
+    values = [value[0] if isinstance(value, list) else value for value in values]
     try:
-        return table.assign(lr=[float(value) for value in values], **names)
+        return table.assign(lr=[float(value) for value in values])
     except (TypeError, ValueError) as error:
         raise CommandError(f"the values of {key} are not numbers: {error}") from error
 

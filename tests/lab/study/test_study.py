@@ -370,6 +370,18 @@ def test_rows_are_renamed(tmp_path):
         read_study(common_flags(tmp_path), labels={"none": "A"})
 
 
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("layernorm, pre", "another arm is layernorm, pre already"),
+        ("LN minus bias", "' minus ' separates the arms of a difference"),
+    ],
+)
+def test_a_label_that_means_other_arms_is_refused(label, reason, tmp_path):
+    with pytest.raises(CommandError, match=f"--label mynorm={label}: {reason}"):
+        read_study(common_flags(tmp_path), labels={"mynorm": label})
+
+
 def test_a_seed_given_twice_is_refused(tmp_path):
     folders = folder_of(tmp_path, made_up(), made_up(experiment="again"))
     with pytest.raises(CommandError, match="two runs of layernorm have seed 1"):

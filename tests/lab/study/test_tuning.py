@@ -92,9 +92,10 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
     assert len(tuned.trials) == 8 and len(chosen.runs) == 4
     assert (chosen.arms, chosen.baseline) == (["layernorm, pre", "far, pre"], "layernorm, pre")
     out = tmp_path / "out"
-    assert main([*map(str, folders), "--out", str(out), "--vary", KEY]) == 0
+    argv = [*map(str, folders), "--out", str(out), "--vary", KEY, "--label", "far=Far, ours"]
+    assert main(argv) == 0
     text = (out / "report.md").read_text()
-    assert "| layernorm, pre | 0.002 | 2 |" in text
+    assert "| layernorm, pre | 0.002 | 2 |" in text and "| Far, ours | 0.001 | 2 |" in text
     assert "also chose the value" in text
     assert (out / "sensitivity.svg").exists() and f"--vary {KEY}" in text
 
@@ -181,6 +182,7 @@ def test_a_declared_arm_must_have_one_value(tmp_path):
     study.write_text(
         f'experiment: toy\noverrides: ["seed=1,2"]\ntune: {{grid: {{{KEY}: [0.001, 0.002]}}, '
         "seeds: [9]}\nprimary: [{arm: far, baseline: layernorm}]\n"
+        "labels: {far: far away, later: not yet run}\n"
     )
     command = [*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)]
     with pytest.raises(CommandError, match="a comparison of .*, which may be .* or .*; report"):
@@ -188,3 +190,4 @@ def test_a_declared_arm_must_have_one_value(tmp_path):
     assert main([*command, "--vary", KEY]) == 0
     text = (tmp_path / "out" / "report.md").read_text()
     assert "also chose the value" in text and "Comparisons that the study declares" not in text
+    assert "| far away | 0.001 | 2 |" in text

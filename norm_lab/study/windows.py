@@ -4,7 +4,8 @@ The interval of a comparison is over seeds: it says what other seeds would give 
 Here the text varies too. Its windows, in their order, form blocks long enough to be nearly
 independent, and the standard error of the mean over blocks (of a ratio, as blocks differ in their
 number of tokens) is added to that over seeds. What both depend on counts twice, and the quantile of
-Student's t is that of the smaller number, so the interval is rather too wide than too narrow.
+Student's t is that of the smaller number, so the interval is rather too wide than too narrow. A
+text of one window has no such interval.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def compare_over_text(study: Study) -> pd.DataFrame:
     Returns:
         columns ``arm``, ``baseline``, ``n``, ``difference`` in bits per token of the test text, and
         the ends of its 95 % intervals: ``difference_low`` and ``difference_high`` over seeds,
-        ``text_low`` and ``text_high`` over seeds and text. An arm that does not share two seeds of
-        stored windows with its baseline has no row.
+        ``text_low`` and ``text_high`` over seeds and text, NaN for one window. An arm that does not
+        share two seeds of stored windows with its baseline has no row.
     """
     kept: dict[str, dict[int, Windows]] = {}
     for run in study.runs.to_dict("records"):
@@ -72,10 +73,12 @@ def difference_over_text(
     residuals = [(differences.mean(0) - mean * tokens)[block].sum() for block in blocks]
     n, b = len(seeds), len(blocks)
     of_seeds = by_seed.var(ddof=1) / n
-    of_text = np.square(residuals).sum() * b / (b - 1) / tokens.sum() ** 2
-    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, min(n, b) - 1)
+    of_text = math.nan if b == 1 else np.square(residuals).sum() * b / (b - 1) / tokens.sum() ** 2
     row = {"n": n, "difference": float(mean)}
-    for name, variance in (("difference", of_seeds), ("text", of_seeds + of_text)):
-        half = quantile * math.sqrt(variance)
+    for name, variance, least in (
+        ("difference", of_seeds, n),
+        ("text", of_seeds + of_text, min(n, b)),
+    ):
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, least - 1) * math.sqrt(variance)
         row |= {f"{name}_low": float(mean - half), f"{name}_high": float(mean + half)}
     return row

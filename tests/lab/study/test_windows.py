@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from made_up_results import folder_of, made_up
 from norm_lab.report.tables import tables_of
+from norm_lab.study.significance import describe
 from norm_lab.study.study import read_study
 from norm_lab.study.windows import compare_over_text, difference_over_text
 from norm_plugin.io.command_line import CommandError
@@ -48,6 +51,16 @@ def test_windows_count_by_their_tokens():
     arm = {1: [(60, 60.0), (20, 0.0)], 2: [(60, 120.0), (20, 0.0)]}
     row = difference_over_text(arm, {seed: [(60, 0.0), (20, 0.0)] for seed in arm})
     assert row["difference"] == pytest.approx((60 / 80 + 120 / 80) / 2)
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_a_text_of_few_windows_leaves_the_interval_over_seeds(windows):
+    arm = {seed: [(TOKENS, bits)] * windows for seed, bits in ((1, 1.0), (2, 1.0), (3, 2.0))}
+    baseline = {seed: [(TOKENS, 0.0)] * windows for seed in arm}
+    row = difference_over_text(arm, baseline)
+    by_seed = describe([1 / TOKENS, 1 / TOKENS, 2 / TOKENS])
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx(by_seed.interval)
+    assert math.isnan(row["text_low"]) == (windows == 1)
 
 
 def test_other_windows_are_not_compared():

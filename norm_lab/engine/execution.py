@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from norm_lab.config.spec import RUN_FILE, RunSpec, changed_sources
 from norm_lab.engine.failure import RunFailedError, explain, write_failure
@@ -47,7 +46,7 @@ from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
 from norm_lab.run.flags import check_precision_on_cpu, training_flags
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import write_text
+from norm_plugin.io.files import make_folder, write_text
 
 STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
@@ -261,18 +260,6 @@ class Execution:
         """Write the status, with the seconds since the start and the records of the stages."""
         seconds = round(time.monotonic() - self.started, 1)
         write_status(self.spec.folder, replace(status, seconds=seconds, stages=self.records))
-
-
-def make_folder(folder: Path, option: str) -> None:
-    """Create a writable folder; CommandError names the option that changes it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(
-            f"cannot create {folder}: {error.strerror}; choose another {option}"
-        ) from error
-    if not os.access(folder, os.W_OK):
-        raise CommandError(f"{folder} is not writable; choose another {option}")
 
 
 def remove_leftovers(spec: RunSpec) -> None:

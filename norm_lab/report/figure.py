@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from norm_lab.study.study import Study
-from norm_plugin.io.files import atomic_write
+from norm_plugin.io.files import atomic_write, make_folder
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish and which are visible on
 # black and on white; without black, and without yellow, which is close to the orange.
@@ -215,7 +215,7 @@ def baselines_of(study: Study) -> str:
 
 def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
     """Write files by name into a folder."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     for name, content in contents.items():
         with atomic_write(out / name) as stream:
             stream.write(content.encode() if isinstance(content, str) else content)

@@ -23,7 +23,7 @@ from norm_lab.config.spec import result_name
 from norm_lab.metrics import find_metric
 from norm_lab.results.result import SCHEMA
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import parse_json, read_lines
+from norm_plugin.io.files import parse_json, read_lines, reading
 
 Row = dict[str, Any]
 """The values of a run by their dotted names, and those in OUTPUTS."""
@@ -151,7 +151,8 @@ def _published(folder: Path) -> list[Row]:
     rows = [row if "state" in row else {**shared, **row} for row in own]
     for row in rows:
         _check_has(row, [], folder / RUNS)
-    text = gzip.decompress((folder / PUBLISHED_OUTPUTS).read_bytes()).decode("utf-8")
+    with reading(folder / PUBLISHED_OUTPUTS) as stream:
+        text = gzip.decompress(stream.read()).decode("utf-8")
     outputs = {}
     for line in filter(None, text.split("\n")):
         of_run = parse_json(line, folder / PUBLISHED_OUTPUTS)

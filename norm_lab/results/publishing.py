@@ -30,7 +30,7 @@ from norm_lab.results.folder import (
     read_folder,
 )
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import atomic_write, write_text
+from norm_plugin.io.files import atomic_write, make_folder, write_text
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def publish(source: Path, target: Path) -> Published:
         CommandError: there are no results, or another command is publishing to ``target``.
     """
     check_has_results(read_folder(source))  # before a folder is created
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target, "TO")
     with _lock(target):
         ours, theirs = read_folder(source), read_folder(target)
         runs = dict(theirs.runs)

@@ -34,7 +34,7 @@ from norm_lab.theory import CLAIMS
 from norm_lab.theory.claim import INTERVAL, Options, Row, finite_cases
 from norm_lab.theory.models import real_batches
 from norm_plugin.io.command_line import CommandError, at_least
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import make_folder, read_json, write_text
 from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CommandError(f"there is no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
     options = options_of(args)
     made = origin(shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]), options)
-    args.out.mkdir(parents=True, exist_ok=True)
+    make_folder(args.out, "--out")
     for name, rows in measure(args.claims, options).items():
         if rows:
             store(name, rows, made, args.out)

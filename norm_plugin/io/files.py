@@ -56,6 +56,18 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink()
 
 
+def make_folder(folder: Path, option: str) -> None:
+    """Create a writable folder; CommandError names the option that changes it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"cannot create {folder}: {error.strerror}; choose another {option}"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise CommandError(f"{folder} is not writable; choose another {option}")
+
+
 def check_output(path: Path) -> None:
     """Raise CommandError unless ``path`` is a regular file, or can be created in its folder."""
     try:

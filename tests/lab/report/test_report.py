@@ -25,7 +25,7 @@ from made_up_results import (
 )
 from norm_lab.config.studies import read_study_file
 from norm_lab.metrics import find_metric
-from norm_lab.report.figure import Figure
+from norm_lab.report.figure import Figure, write_files
 from norm_lab.report.page import main
 from norm_lab.report.tables import least_loss, reached_table
 from norm_lab.report.text import formatted, p_text
@@ -222,6 +222,12 @@ def test_a_study_is_not_finished_while_a_declared_arm_lacks_a_seed(tmp_path):
     arms = "arms: [[norm=far, 'seed=1,2'], [norm=layernorm, 'seed=1,2,3']]\n"
     study.write_text(text.format(arms))
     assert read_study([folder], file=read_study_file(study)).missing_seeds == ()
+
+
+def test_a_page_in_place_of_a_file_is_refused(tmp_path):
+    (tmp_path / "report").write_text("")
+    with pytest.raises(CommandError, match="cannot create .*report: File exists; .* --out"):
+        write_files({}, tmp_path / "report")
 
 
 def test_arms_have_the_labels_of_the_study_file(tmp_path):

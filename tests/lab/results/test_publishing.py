@@ -10,7 +10,7 @@ import pytest
 
 from made_up_results import folder_of, made_up, with_translations, write_failure
 from norm_lab.results import publishing
-from norm_lab.results.folder import read_folder
+from norm_lab.results.folder import PUBLISHED_OUTPUTS, read_folder
 from norm_lab.results.publishing import publish, publish_command
 from norm_lab.results.table import read_failures, read_results
 from norm_plugin.io.command_line import CommandError
@@ -106,6 +106,17 @@ def test_what_a_run_writes_meanwhile_is_kept(write, tmp_path, monkeypatch):
     publish(folder, folder)
     assert_nothing_is_lost(folder, write)
     assert not list(folder.glob("*.json"))
+
+
+def test_a_target_that_is_a_file_and_a_half_of_a_published_folder_are_refused(tmp_path):
+    (work,) = folder_of(tmp_path / "work", made_up())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="cannot create .*file: File exists; choose another TO"):
+        publish(work, tmp_path / "file")
+    publish(work, work)
+    (work / PUBLISHED_OUTPUTS).unlink()  # as if .gitignore had *.gz
+    with pytest.raises(CommandError, match="cannot read .*outputs.jsonl.gz: No such file"):
+        read_results(work)
 
 
 def test_two_commands_do_not_publish_into_one_folder(tmp_path):

@@ -103,11 +103,14 @@ def tables_of(
             sentences[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]],
             f"Tests: {'; '.join(distinct(sentences['signature']))}.",
         )
+    over_text = compare_over_text(study)
+    one_window = over_text.isna().to_numpy().any()
     add(
         "text",
         f"The same trained models on other text of this kind: every arm minus its baseline, in "
         f"{metric.loss_unit}.",
-        compare_over_text(study),
+        over_text,
+        "A text of one window has no interval over text." if one_window else "",
         outcome="valid_loss",
     )
     if loss is not None:

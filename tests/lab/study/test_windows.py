@@ -68,18 +68,23 @@ def test_other_windows_are_not_compared():
         difference_over_text({1: [(4, 1.0)], 2: [(4, 1.0)]}, {1: [(4, 1.0)], 2: [(5, 1.0)]})
 
 
-def test_the_report_compares_the_arms_that_have_windows(tmp_path):
+@pytest.mark.parametrize("windows", [1, WINDOWS])
+def test_the_report_compares_the_arms_that_have_windows(tmp_path, windows):
     generator = np.random.default_rng(3)
-    stored = {"layernorm": NOTHING, "rmsnorm": losses(generator)}
+    stored = {
+        norm: {seed: kept[:windows] for seed, kept in by_seed.items()}
+        for norm, by_seed in (("layernorm", NOTHING), ("rmsnorm", losses(generator)))
+    }
     scores = {"loss": {"score": 1.5, "label": "bits"}}
     runs = [
-        made_up(norm, seed, metric="bits", scores=scores, windows=windows.get(seed))
-        for norm, windows in {**stored, "dyt": {}}.items()
+        made_up(norm, seed, metric="bits", scores=scores, windows=by_seed.get(seed))
+        for norm, by_seed in {**stored, "dyt": {}}.items()
         for seed in (1, 2, 3)
     ]
     study = read_study(folder_of(tmp_path, *runs))
     table = compare_over_text(study)
     assert table["arm"].tolist() == ["rmsnorm, pre"] and table["n"].tolist() == [3]
-    text = tables_of(study)["text"].text
-    assert "over seeds and text" in text.columns
-    assert text["difference"].item() == f"{table['difference'].item():+.3f}"
+    shown = tables_of(study)["text"]
+    assert shown.text["difference"].item() == f"{table['difference'].item():+.3f}"
+    assert (shown.text["over seeds and text"].item() == "-") == (windows == 1)
+    assert ("one window" in shown.note) == (windows == 1)

@@ -31,6 +31,7 @@ CORPORA = {
     "gain_and_bias": "characters, nanoGPT's start, one rate",
     "depth": "characters, own rates",
     "depth_uncensored": "characters, nanoGPT's start, own rates",
+    "depth_longer": "characters, nanoGPT's start, 5,000 updates, own rates",
     "derivatives_depth": "characters, nanoGPT's start, own rates",
     "tensorized_small": "characters, tensorized, own rates",
     "transformer_xl_characters": "characters, Transformer-XL, own rates",
@@ -240,6 +241,10 @@ FINDINGS = {
         )
         for layers in (24, 12, 6)
         for placement in ("rezero", "deepnorm", "scaled-pre", "post")
+    ],
+    "depth-longer": [
+        Effect("depth_longer", f"layernorm, {placement}", f"{baseline}, pre")
+        for placement, baseline in (("rezero", "none"), ("rezero", "layernorm"), ("pre", "none"))
     ],
     "depth-uncensored": [
         Effect("depth_uncensored", f"layernorm, {placement}", f"{baseline}, pre")

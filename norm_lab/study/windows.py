@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from norm_lab.study.significance import CONFIDENCE
+from norm_lab.study.significance import CONFIDENCE, describe
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
 
@@ -72,13 +72,15 @@ def difference_over_text(
     blocks = np.array_split(np.arange(len(tokens)), min(BLOCKS, len(tokens)))
     residuals = [(differences.mean(0) - mean * tokens)[block].sum() for block in blocks]
     n, b = len(seeds), len(blocks)
-    of_seeds = by_seed.var(ddof=1) / n
     of_text = math.nan if b == 1 else np.square(residuals).sum() * b / (b - 1) / tokens.sum() ** 2
-    row = {"n": n, "difference": float(mean)}
-    for name, variance, least in (
-        ("difference", of_seeds, n),
-        ("text", of_seeds + of_text, min(n, b)),
-    ):
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, least - 1) * math.sqrt(variance)
-        row |= {f"{name}_low": float(mean - half), f"{name}_high": float(mean + half)}
-    return row
+    variance = by_seed.var(ddof=1) / n + of_text
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, min(n, b) - 1) * math.sqrt(variance)
+    low, high = describe(by_seed).interval
+    return {
+        "n": n,
+        "difference": float(mean),
+        "difference_low": low,
+        "difference_high": high,
+        "text_low": float(mean - half),
+        "text_high": float(mean + half),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from reference.base import ENTRIES
 from batches import new_norm, step, upstream
 from norm_plugin.checks.norms import CHECKS
 from norm_plugin.checks.user_dir import failure
-from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
+from norm_plugin.norms import NORM_TYPES, AffineNorm, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.contract import valid_positions
 from norm_plugin.norms.base.position_leak_check import mixes_positions
 from norm_plugin.norms.layer_norm import LayerNorm
@@ -175,6 +176,80 @@ def test_a_module_on_meta_loads(name):
         norm = build_norm(name, DIM)
     norm.load_state_dict(state, assign=True)
     assert norm.updates_counted == 3
+
+
+@every_case
+def test_memory_without_values_gets_those_of_a_new_norm(name, options):
+    with torch.device("meta"):
+        norm = build_norm(name, DIM, **options)
+    norm.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*norm.parameters(), *norm.buffers()):
+            tensor.fill_(-13)  # which may be there
+    norm.reset_parameters()
+    assert_same_state(norm, build_norm(name, DIM, **options))
+
+
+@every_case
+def test_a_norm_that_has_trained_begins_anew(name, options, ragged, kernels):
+    norm, new = (build_norm(name, DIM, **options).double() for _ in range(2))
+    parameters = list(norm.parameters())
+    for seed in range(3):
+        x, mask = ragged(seed)
+        step(norm, x, mask, upstream(x, mask))
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter += 1
+    if norm.batch_statistics:
+        norm.count_step({"weight"})
+        norm.set_num_updates(7)
+    norm.reset_parameters()
+    assert all(one is other for one, other in zip(norm.parameters(), parameters))
+    for seed in range(3):
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        for one, other in zip(step(norm, x, mask, g), step(new, x, mask, g)):
+            assert torch.equal(one, other), seed
+    assert_same_state(norm, new)
+
+
+def assert_same_state(norm, new):
+    assert norm.state_dict().keys() == new.state_dict().keys()
+    for key, value in new.state_dict().items():
+        assert torch.equal(norm.state_dict()[key], value), key
+    if norm.batch_statistics:
+        assert norm.updates_counted == new.updates_counted
+
+
+class Drawn(AffineNorm):
+    """A norm of a user, with a parameter of its own, another inside a module, and a buffer."""
+
+    def __init__(self, dim, *, scale=1.0):
+        super().__init__(dim)
+        self.inner = torch.nn.Linear(dim, dim)
+        self.drawn = torch.nn.Parameter(scale * torch.randn(dim))
+        self.register_buffer("steps", torch.arange(dim), persistent=False)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_norm_of_a_user_begins_anew_without_code_of_its_own(copied):
+    norm = Drawn(DIM, scale=3.0)
+    norm = pickle.loads(pickle.dumps(norm)) if copied else norm
+    inner = norm.inner.weight.clone()
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, norm.drawn, norm.steps):
+            tensor.fill_(-13)
+    torch.manual_seed(5)
+    with torch.device("meta"):
+        norm.reset_parameters()
+    torch.manual_seed(5)
+    expected = Drawn(DIM, scale=3.0)
+    for name in ("weight", "bias", "drawn", "steps"):
+        assert torch.equal(getattr(norm, name), getattr(expected, name)), name
+    assert torch.equal(norm.inner.weight, inner)  # a module of its own, with such a method
+    norm.late = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(RuntimeError, match="late was added to a Drawn after it was built"):
+        norm.reset_parameters()
 
 
 def test_an_unbiased_deviation_needs_two_channels():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +48,38 @@ class Norm(nn.Module):
     call: int | None = None
     built_with: Mapping[str, Any] = MappingProxyType({})
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments, with which :meth:`reset_parameters` builds the norm again."""
+        norm = super().__new__(cls)
+        vars(norm)["_arguments"] = args, kwargs
+        return norm
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         if dim < 1:
             raise ValueError(f"dim is {dim}; a norm needs at least one channel")
         self.dim = dim
+
+    def reset_parameters(self) -> None:
+        """Give the norm's own parameters and buffers their initial values, as torch's modules do.
+
+        They are those of a new norm with the same arguments, so a norm of your own has this method
+        too. Call it after ``to_empty``, or where a checkpoint lacks the values of a norm.
+
+        Raises:
+            RuntimeError: the norm was given a parameter or buffer that a new one does not have.
+        """
+        args, kwargs = vars(self)["_arguments"]
+        with torch.device("cpu"):  # a default device may have no values
+            new = type(self)(*args, **kwargs)
+        initial = dict(_own_tensors(new))
+        for name, tensor in _own_tensors(self):
+            if name not in initial:
+                raise RuntimeError(
+                    f"{name} was added to a {type(self).__name__} after it was built, so its "
+                    "initial value is not known; initialize the norm before you add it"
+                )
+            _set_values(tensor, initial[name])
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
@@ -141,6 +168,22 @@ class AffineNorm(Norm):
     def affine(self, x_hat: Tensor) -> Tensor:
         """Return gamma * x_hat + beta, (..., C), in the dtype of ``x_hat``, (..., C)."""
         return x_hat * self.weight.to(x_hat.dtype) + self.bias.to(x_hat.dtype)
+
+
+def _own_tensors(norm: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield names and tensors of the parameters and buffers that are not those of submodules."""
+    yield from norm.named_parameters(recurse=False)
+    yield from norm.named_buffers(recurse=False)
+
+
+def _set_values(tensor: Tensor, values: Tensor) -> None:
+    """Set ``tensor`` to ``values`` of the same shape, in place."""
+    if values.numel() and (values == (first := values.flatten()[0])).all():
+        # By torch.nn.init, as DTensors allow, and which transformers keeps from what it has loaded
+        nn.init.constant_(tensor, first.item())
+    else:
+        with torch.no_grad():
+            tensor.copy_(values)
 
 
 def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) -> Tensor:

@@ -90,6 +90,11 @@ class BatchStatisticsNorm(AffineNorm):
         self.ghost_batch_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
+        self._begin_counting()
+        count_steps_of(self)
+
+    def _begin_counting(self) -> None:
+        """Set what the norm knows of its training beside its parameters and buffers: nothing."""
         # The same count as a Python number: reading a tensor would wait for the GPU. It is valid
         # for that buffer in that version; a changed or another buffer is read again.
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
@@ -100,7 +105,11 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards = Forwards()
         self.averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
-        count_steps_of(self)
+
+    def reset_parameters(self) -> None:
+        """Begin anew: see :meth:`Norm.reset_parameters`; the count of updates too is 0."""
+        super().reset_parameters()
+        self._begin_counting()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a norm to be copied or pickled."""

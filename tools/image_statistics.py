@@ -4,9 +4,10 @@
     python tools/image_statistics.py --data DIR --seeds 1 2 3 4 5
 
 The paper compares the first batch normalization of ResNet20 on CIFAR-10 with that of a Transformer.
-Here the network is that of examples/mnist.py with batch normalization after the first convolution
-in place of its own norm, for one epoch of MNIST. Writes results/examples/image_statistics with one
-file per seed; results/multi30k_cpu has the records of the Transformer.
+Here the network is that of examples/mnist.py --norm-at scores with batch normalization after the
+first convolution in place of its own norm, for one epoch of MNIST. Writes
+results/examples/image_statistics with one file per seed; results/multi30k_cpu has the records of
+the Transformer.
 
 norm_plugin/models/recording/measures.py has the formulas. The distance of Figure 2 depends on the
 scale of the norm's input and on its number of channels C. To compare two models, the distance here
@@ -43,7 +44,7 @@ from norm_plugin.models.recording.measures import gradient_parts, moments, root_
 from norm_plugin.norms.batch_norm import BatchNorm
 
 sys.path.insert(0, str(ROOT / "examples"))
-from mnist import LEARNING_RATE, Network, read_mnist, train_epoch
+from mnist import LEARNING_RATE, ScoreNorm, read_mnist, train_epoch
 
 NAME, NORM, CHANNELS = "image_statistics", "batchnorm", 20
 EVERY = 25
@@ -82,7 +83,7 @@ def train(data: Path, seed: int) -> dict[str, list[float]]:
     """Train for one epoch; return the recorded values, each a list over the recorded updates."""
     torch.manual_seed(seed)
     (images, labels), *_ = read_mnist(data, torch.Generator().manual_seed(seed))
-    model, norm = Network(nn.Identity), MeasuredNorm()
+    model, norm = ScoreNorm(nn.Identity), MeasuredNorm()
     model.conv1.register_forward_hook(lambda module, inputs, output: norm(output))
     parameters = [*model.parameters(), *norm.parameters()]
     train_epoch(model, torch.optim.Adam(parameters, lr=LEARNING_RATE), images, labels)

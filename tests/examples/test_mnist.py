@@ -43,16 +43,36 @@ def test_it_learns(digits, capsys):
     assert mnist.main(argv) == scores
 
 
-def test_the_network_has_the_three_layers_of_the_paper_and_the_norm_before_the_softmax():
-    model = mnist.Network(lambda dim: mnist.build_norm("layernorm-simple", dim))
-    layers = [
-        each for each in model.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)
-    ]
-    assert [tuple(each.weight.shape[:2]) for each in layers] == [(20, 1), (50, 20), (10, 800)]
+def layers(model):
+    kinds = torch.nn.Conv2d | torch.nn.Linear
+    return [tuple(each.weight.shape[:2]) for each in model.modules() if isinstance(each, kinds)]
+
+
+def test_the_norm_is_before_the_activation_of_the_hidden_layer():
+    model = mnist.HiddenNorm(lambda dim: mnist.build_norm("layernorm-simple", dim))
+    assert layers(model) == [(20, 1), (50, 20), (500, 800), (10, 500)]
+    images = torch.rand(2, 1, 28, 28)
+    hidden = model.hidden(model.features(images))
+    mean, variance = hidden.mean(1, keepdim=True), hidden.var(1, unbiased=False, keepdim=True)
+    normalized = (hidden - mean) / (variance + 1e-5).sqrt()
+    torch.testing.assert_close(model(images), model.output(normalized.clamp(min=0)))
+
+
+def test_the_norm_may_be_that_of_the_scores():
+    model = mnist.ScoreNorm(lambda dim: mnist.build_norm("layernorm-simple", dim))
+    assert layers(model) == [(20, 1), (50, 20), (10, 800)]
     scores = model(torch.rand(2, 1, 28, 28))
     torch.testing.assert_close(scores.mean(1), torch.zeros(2), atol=1e-6, rtol=0)  # float32's sums
     # eps, 1e-5, lies inside the root, beside a variance of about 0.01 at the start
     torch.testing.assert_close(scores.var(1, unbiased=False), torch.ones(2), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("place", mnist.NETWORKS)
+def test_the_place_of_the_norm_chooses_the_network(place, digits, monkeypatch):
+    built = []
+    monkeypatch.setattr(mnist, "check_finite", lambda *args: built.append(args[-1]))
+    mnist.main(["--data", str(digits), "--epochs", "1", "--norm-at", place])
+    assert type(built[0]) is mnist.NETWORKS[place]
 
 
 def test_the_epoch_with_the_best_validation_accuracy_counts(digits, monkeypatch):
@@ -74,7 +94,7 @@ def test_a_last_update_that_breaks_the_weights_has_no_score(digits, monkeypatch)
 
 
 def test_the_norm_of_the_score_is_that_of_inference():
-    model = mnist.Network(lambda dim: mnist.build_norm("batchnorm", dim))
+    model = mnist.HiddenNorm(lambda dim: mnist.build_norm("batchnorm", dim))
     images, labels = torch.rand(4, 1, 28, 28), torch.tensor([1, 2, 3, 4])
     before = {name: value.clone() for name, value in model.named_buffers()}
     alone = [mnist.accuracy(model.train(), *pair) for pair in zip(images.split(1), labels.split(1))]

@@ -269,10 +269,10 @@ class Forgetting(Moving):
     [
         (
             Undeclared,
-            "reestimation",
+            "cumulative_average",
             "a forward updates {'running'}, which forward_updated_buffers does not name",
         ),
-        (Moving, "reestimation", "use update_running_statistic()"),
+        (Moving, "cumulative_average", "use update_running_statistic()"),
         (ByTheBatchAlways, "inference", "in inference, one position changes the output at others"),
         (MovingInInference, "inference", "an inference forward updates running;"),
         (MovingTwice, "recomputation", "checkpointing updates running twice"),

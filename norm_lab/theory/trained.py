@@ -13,8 +13,8 @@ from torch import nn
 
 from norm_lab.theory.models import Activations, activations_of, batch_of
 from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
-from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.norms import Norm
 
 BATCHES = 8

@@ -1,1 +1,1 @@
-"""Checkpoints after training: average, fold, re-estimate running statistics, repair."""
+"""Checkpoints after training: average, fold, repair."""

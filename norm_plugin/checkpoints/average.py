@@ -8,7 +8,6 @@ Inference normalizes by the running statistics of the norms. ``--running-stats``
 
     average       their mean, as for weights
     last          those of the newest input
-    reestimate    those of the averaged weights, over training batches: see reestimate.py
 
 Integer and boolean tensors are counters and switches, whose mean has no meaning (fairseq's own tool
 sums them and floor-divides). They come from the newest input, as does everything else, such as the
@@ -27,6 +26,7 @@ import argparse
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,47 @@ from norm_plugin.checkpoints.files import (
     numbered_checkpoints,
     save_checkpoint,
 )
-from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, running_statistics
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import check_output, reading
 from norm_plugin.io.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 from norm_plugin.models.settle import settle
+from norm_plugin.norms import NORM_TYPES, NormSpec, norm_spec
 
 KEPT_BY = {"epoch": "--keep-last-epochs", "update": "--keep-interval-updates"}
 """fairseq's flags for the number of checkpoints of a kind that a run keeps."""
-MODES = ("average", "last", "reestimate")
+MODES = ("average", "last")
 """The values of --running-stats, explained above."""
+
+
+_DIM = 8  # width of the norms built here to list their buffers, which do not depend on it
+
+
+def running_statistics(model: State) -> set[str]:
+    """Return the names of the entries of a model's state that are running statistics of its norms.
+
+    Those are the floating-point buffers of its norms with batch statistics. A module counts as such
+    a norm only if it has every buffer that the norm declares, its count of updates included, so
+    that other parameters and statistics of the same name are not mistaken for one.
+    """
+    modules: dict[str, dict[str, str]] = {}
+    for entry in model:
+        module, _, name = entry.rpartition(".")
+        modules.setdefault(module, {})[name] = entry
+    declared = [_buffer_names(spec) for spec in map(norm_spec, NORM_TYPES) if spec.batch_statistics]
+    return {
+        entries[name]
+        for entries in modules.values()
+        for buffers in declared
+        if buffers <= set(entries)
+        for name in buffers
+        if model[entries[name]].is_floating_point()
+    }
+
+
+@cache
+def _buffer_names(spec: NormSpec) -> frozenset[str]:
+    return frozenset(name for name, _ in spec.build(_DIM).named_buffers(recurse=False))
 
 
 class RunningMean:
@@ -61,7 +91,7 @@ class RunningMean:
     It holds one sum, and the other entries of the newest checkpoint.
 
     Args:
-        running_stats: one of ``MODES``; "reestimate" averages, and a second step replaces.
+        running_stats: one of ``MODES``.
     """
 
     def __init__(self, running_stats: str = "average") -> None:
@@ -302,36 +332,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--running-stats",
         choices=MODES,
         default="average",
-        help="running statistics of the norms: their mean (default), those of the newest input, or "
-        "new ones, computed with the averaged weights over training batches",
-    )
-    parser.add_argument(
-        "--batches",
-        type=at_least(1),
-        metavar="K",
-        help=f"with --running-stats reestimate: the number of batches (default {DEFAULT_BATCHES})",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="with --running-stats reestimate: the binarized data (default: the folder of the run)",
+        help="running statistics of the norms: their mean (default), or those of the newest input",
     )
     add_user_dir(parser)
-    args = parser.parse_args(argv)
-    if args.running_stats != "reestimate" and (args.batches or args.data):
-        parser.error("--batches and --data need --running-stats reestimate: add it or drop them")
-    return args
-
-
-def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
-    """Re-estimate the running statistics if requested; return a line that says their source."""
-    check_user_dir(state, newest)  # the model may have norms of the user's own
-    if not running_statistics(state["model"]):
-        return "this model has no running statistics; only its weights are averaged"
-    if args.running_stats == "last":
-        return f"running statistics taken from {newest.name}"
-    return reestimate(state, newest, args.batches or DEFAULT_BATCHES, args.data)
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -344,8 +348,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CommandError(f"--output {args.output} is also an input; choose another name")
     mean = mean_of(paths, args.running_stats)
     state = mean.result()
-    if args.running_stats != "average":
-        print(_settle_statistics(args, state, mean.newest_path))
+    if args.running_stats == "last":
+        check_user_dir(state, mean.newest_path)  # the model may have norms of the user's own
+        names = running_statistics(state["model"])
+        origin = f"running statistics taken from {mean.newest_path.name}"
+        print(
+            origin
+            if names
+            else "this model has no running statistics; only its weights are averaged"
+        )
     save_checkpoint(state, args.output)
     print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
     return 0

@@ -50,6 +50,28 @@ def batches_of(batches: Iterable[Any], data: str) -> Iterator[Any]:
         yield batch
 
 
+def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
+    """Yield the batches of a run on one worker, as its trainer makes them, epoch after epoch."""
+    from fairseq.utils import resolve_max_positions
+
+    subset, limit = cfg.dataset.train_subset, cfg.dataset.max_tokens
+    with fairseq_errors(f"make training batches of the data in {cfg.task.data}"):
+        task.load_dataset(subset, epoch=1, combine=True)
+        epochs = task.get_batch_iterator(
+            dataset=task.dataset(subset),
+            max_tokens=limit,
+            max_sentences=cfg.dataset.batch_size,
+            max_positions=resolve_max_positions(task.max_positions(), model.max_positions(), limit),
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+            seed=cfg.common.seed,
+        )
+    if not len(epochs):
+        raise CommandError(f"the training data in {cfg.task.data} is less than one batch")
+    while True:
+        yield from batches_of(epochs.next_epoch_itr(), cfg.task.data)
+
+
 def load_dictionary(path: Path) -> Any:
     """Read a fairseq dictionary from a ``dict.txt``, without a byte order mark.
 

@@ -239,7 +239,7 @@ def check_recomputation(spec: NormSpec) -> None:
         )
 
 
-def check_reestimation(spec: NormSpec) -> None:
+def check_cumulative_average(spec: NormSpec) -> None:
     """``forward_updated_buffers`` names what a forward changes, which can be averaged."""
     norm = spec.build(DIM)
     if not isinstance(norm, BatchStatisticsNorm):
@@ -299,5 +299,5 @@ CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "inference": check_inference,
     "recomputation": check_recomputation,
     "state": check_state,
-    "reestimation": check_reestimation,
+    "cumulative_average": check_cumulative_average,
 }

@@ -37,10 +37,6 @@ def average_last(monkeypatch, made):
     average_it(monkeypatch, made, "--running-stats", "last")
 
 
-def reestimate_it(monkeypatch, made):
-    average_it(monkeypatch, made, "--running-stats", "reestimate", "--batches", "1")
-
-
 def repair_it(monkeypatch, made):
     repair.main([str(made.path.parent)])
 
@@ -76,7 +72,7 @@ def by_fairseq(module, *flags):
 
 
 SMALL = ("--arch", "norm_transformer_tiny", "--max-tokens", 100, "--lr-scheduler", "inverse_sqrt")
-QUICK = (fold_it, average_it, average_last, reestimate_it, repair_it, result_of_it, hub)
+QUICK = (fold_it, average_it, average_last, repair_it, result_of_it, hub)
 FAIRSEQ = (
     by_fairseq(fairseq_cli.generate, "--task", "translation"),
     by_fairseq(fairseq_cli.train, *SMALL, "--optimizer", "adam", "--disable-validation"),

@@ -8,9 +8,8 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_plugin.checkpoints.average import average_checkpoints, main
+from norm_plugin.checkpoints.average import average_checkpoints, main, running_statistics
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.checkpoints.reestimate import running_statistics
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 

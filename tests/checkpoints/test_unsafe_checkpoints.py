@@ -24,7 +24,6 @@ from readers import (
     average_last,
     fold_it,
     hub,
-    reestimate_it,
     repair_it,
     result_of_it,
 )
@@ -139,7 +138,7 @@ def foreign(setting):
     return setting
 
 
-NEED_THE_NORMS = (fold_it, average_last, reestimate_it, result_of_it)
+NEED_THE_NORMS = (fold_it, average_last, result_of_it)
 
 
 @pytest.mark.parametrize("command", NEED_THE_NORMS, ids=lambda command: command.__name__)

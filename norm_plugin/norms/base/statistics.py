@@ -51,7 +51,7 @@ class BatchStatisticsNorm(AffineNorm):
     Attributes:
         forward_updated_buffers: names of the buffers that training forwards update, except
             ``num_updates``. :meth:`start_cumulative_average` makes them a mean over batches. If a
-            class names none, its statistics cannot be re-estimated.
+            class names none, its statistics cannot become such a mean.
         running_buffers: maps a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
             square), to the name of the buffer with its running form, for recording.
         mixes_after_warmup: False if a training forward after the warm-up normalizes with
@@ -229,7 +229,7 @@ class BatchStatisticsNorm(AffineNorm):
         """
         if not self.forward_updated_buffers:
             raise ValueError(
-                f"{type(self).__name__} cannot re-estimate its running statistics: it declares no "
+                f"{type(self).__name__} cannot average its running statistics: it declares no "
                 "forward_updated_buffers; name the buffers that training forwards update there"
             )
         for name in self.forward_updated_buffers:

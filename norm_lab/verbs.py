@@ -9,7 +9,6 @@ VERBS = {
     "run": ("norm_lab.commands:run", "execute one run, from raw text to a score"),
     "sweep": ("norm_lab.commands:sweep", "execute a grid of runs, several in parallel"),
     "status": ("norm_lab.commands:status", "print the state of the runs of a sweep"),
-    "queue": ("norm_lab.engine.queue", "run units of studies on a GPU that is lent for minutes"),
     "tune": ("norm_lab.commands:tune", "tune each arm of a study over a grid"),
     "study": ("norm_lab.commands:study", "tune, run and report a study"),
     "demo": (

@@ -15,7 +15,6 @@ Test, measure and train on a GPU, in one command:
   bash scripts/gpu.sh --minutes 60                 # an NVIDIA GPU
   bash scripts/gpu.sh --wheels DIR --raw DIR       # no network
   bash scripts/gpu.sh --device cpu --quick         # try the command without a GPU
-  bash scripts/gpu.sh --queue --minutes 10         # a GPU that is lent for minutes
 
 Parts: install missing packages; kernels, in C++; tests that use a device, in three precisions, with
 trainings by --fp16, --bf16, --amp and --memory-efficient-fp16; sanitizer, the kernels under NVIDIA's
@@ -31,8 +30,6 @@ environment of its own in --out; if it has no torch, scripts/setup.sh creates .v
 
 Options:
   --device DEVICE   cuda (default) or cpu
-  --queue           in place of all parts: speed in 2 minutes, then the units of configs/queue/gpu.yaml,
-                    whose data \`norm-plugin queue --prepare\` has prepared
   --quick           run as little as shows that everything works
   --minutes N       time for all parts together, in minutes (default: 120)
   --wheels DIR      install only from this folder
@@ -48,12 +45,11 @@ die() {
   exit 2
 }
 
-device=cuda quick='' queue='' minutes=120 wheels='' raw='' out=$root/work/gpu parts=('')
+device=cuda quick='' minutes=120 wheels='' raw='' out=$root/work/gpu parts=('')
 while (($#)); do
   case $1 in
     -h | --help) usage; exit ;;
     --quick) quick=quick ;;
-    --queue) queue=queue ;;
     --parts)
       parts=()
       while [[ ${2:-} && $2 != -* ]]; do parts+=("$2"); shift; done
@@ -181,22 +177,6 @@ if [[ ! $built || $(find "$kernels/csrc" -newer "$built") ]]; then
   part kernels $((10 * MINUTE)) "$python" setup.py build_ext --inplace
 fi
 
-finish() {
-  printf '\n'
-  printf '%s\n' "${summary[@]}" "logs: $out/logs"
-  exit "$failed"
-}
-
-if [[ $queue ]]; then
-  data=$root/work/queue/data/multi30k-10000/bin flags=()
-  if [[ $quick ]]; then flags=(--quick); fi
-  part speed $((2 * MINUTE + 30)) "$python" benchmarks/gpu.py --device "$device" "${flags[@]}" \
-    --data "$data" --output "$rows" --minutes 2
-  # no part: the same command goes on with the next unit
-  "$python" -m norm_plugin queue "${flags[@]}" --minutes $((minutes - SECONDS / MINUTE - 1)) || failed=1
-  finish
-fi
-
 tests=("$python" -m pytest -q -p no:cacheprovider)
 some=(-n auto --maxprocesses 8)
 if [[ $quick ]]; then some=(-k 'powernorm and not triton'); fi
@@ -238,4 +218,6 @@ else
   done
 fi
 
-finish
+printf '\n'
+printf '%s\n' "${summary[@]}" "logs: $out/logs"
+exit "$failed"

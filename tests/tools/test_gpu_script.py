@@ -63,15 +63,6 @@ def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_pat
     assert len(runs) == 30 and len(runs) == len(calls.splitlines())
 
 
-def test_the_queue_comes_in_place_of_the_parts_and_is_repeated(gpu):
-    for _ in range(2):
-        result, calls = gpu("--device", "cpu", "--quick", "--queue", "--minutes", "9")
-        assert result.returncode == 0, result.stdout
-        assert "-m norm_plugin queue --quick --minutes 8" in calls and "-m pytest" not in calls
-    result, calls = gpu("--device", "cpu", "--queue", "--minutes", "9", fails="norm_plugin queue")
-    assert result.returncode == 1 and "benchmarks/gpu.py --device cpu --data" in calls
-
-
 def test_without_time_nothing_begins(gpu):
     result, calls = gpu("--device", "cpu", "--quick", "--minutes", "0")
     assert "speed: no time was left" in result.stdout and calls == ""

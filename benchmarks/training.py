@@ -49,9 +49,9 @@ from measuring.timing import alternate, memory_mib, quartiles, return_freed_memo
 from norm_lab.config.configuration import read_configuration
 from norm_lab.run.flags import training_flags
 from norm_plugin.checkpoints.fairseq_input import train_batches
+from norm_plugin.declarations.flags import option_field
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, KERNELS, set_kernels
-from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,10 +22,11 @@ OWN_COMMANDS = {
 # and the lab imports any room of the plugin, never the other way.
 MAY_IMPORT: dict[str, dict[str, set[str]]] = {
     PLUGIN: {
-        "norms": set(),
-        "placements": {"norms"},
-        "kernels": {"norms", "placements"},
-        "models": {"norms", "placements", "kernels"},
+        "declarations": set(),
+        "norms": {"declarations"},
+        "placements": {"declarations", "norms"},
+        "kernels": {"declarations", "norms", "placements"},
+        "models": {"declarations", "norms", "placements", "kernels", "io"},
         "io": set(),
         "checks": {"norms", "placements", "io"},
         "checkpoints": {"norms", "placements", "kernels", "models", "io"},
@@ -38,11 +39,12 @@ MAY_IMPORT[LAB] = {room: set(LAB_ROOMS[:place]) for place, room in enumerate(LAB
 # The one import against that order, inside a function: norms are built with their kernels.
 AGAINST_THE_ORDER = {("norm_plugin/norms/base/registry.py", "norm_plugin.kernels.set_kernels")}
 # What a room may import from outside, next to the standard library; the others are free.
-OUTSIDE = {
+OUTSIDE: dict[str, set[str]] = {
+    "declarations": set(),
     "norms": {"torch"},
     "placements": {"torch"},
     "kernels": {"torch", "triton"},
-    "io": {"fairseq"},
+    "io": {"fairseq", "omegaconf"},
     "checks": {"torch"},
 }
 

@@ -11,9 +11,9 @@ import yaml
 from torch import Tensor
 
 from norm_lab.report.text import markdown
+from norm_plugin.declarations.flags import site_flags
 from norm_plugin.io.files import read_text
 from norm_plugin.models import patches
-from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
 from norm_plugin.placements import (
     BRANCHES,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from norm_lab.paths import CONFIGS
+from norm_plugin.declarations.flags import CHOICES, PLACEMENT, VALUES
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import write_text
-from norm_plugin.models.flags import CHOICES, PLACEMENT, VALUES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 

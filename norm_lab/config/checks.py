@@ -20,8 +20,8 @@ from norm_lab.config.extra_flags import refuse
 from norm_lab.run.flags import NAME_FLAGS, Configuration, averaging_flags, flag_of
 from norm_lab.run.record import placement_name
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.stored_settings import PROGRAMS, is_data
 from norm_plugin.io.user_dirs import PACKAGE as PLUGIN
-from norm_plugin.models.stored_settings import PROGRAMS, is_data
 
 HYPERPARAMETERS = frozenset(
     (

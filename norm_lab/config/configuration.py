@@ -39,9 +39,9 @@ from norm_lab.run.flags import (
     training_flags,
 )
 from norm_lab.run.record import Value
+from norm_plugin.declarations.flags import CHOICES
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import import_user_dir
-from norm_plugin.models.flags import CHOICES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
@@ -110,7 +110,7 @@ def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
     Args:
         user_dir: the ``--user-dir`` that the user has given.
     """
-    from norm_plugin.models.stored_settings import UnsafeSettingError, check_flags  # fairseq
+    from norm_plugin.io.stored_settings import UnsafeSettingError, check_flags  # fairseq
 
     try:
         check_flags(flags, user_dirs=(norm_plugin.__name__, user_dir))

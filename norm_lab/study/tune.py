@@ -46,7 +46,7 @@ from norm_plugin.io.files import read_json, write_text
 
 Grid = Mapping[str, tuple[float, ...]]
 GROWTH = 4
-CODE = ("norms", "placements", "kernels", "models", "checkpoints")
+CODE = ("declarations", "norms", "placements", "kernels", "models", "checkpoints")
 """The packages whose code a training runs."""
 SOURCES = (".py", ".cpp", ".h", ".inc")
 LIST_KEY = "optimization.lr"

@@ -15,12 +15,12 @@ import torch
 
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
+from norm_plugin.io.stored_settings import UnsafeSettingError
 from norm_plugin.models.safe_loading import (
     RefusedContentError,
     allow_stored_classes,
     read_state,
 )
-from norm_plugin.models.stored_settings import UnsafeSettingError
 
 State = dict[str, Any]
 

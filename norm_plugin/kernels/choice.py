@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
+from norm_plugin.declarations.flags import AUTO, KERNELS_VARIABLE
 from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.kernels.triton import loading as triton
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "NORM_KERNELS"
-AUTO, OFF, COMPILE = "auto", "off", "compile"
+VARIABLE = KERNELS_VARIABLE
+OFF, COMPILE = "off", "compile"
 BACKENDS: dict[str, Any] = {"cpu": cpu, "triton": triton}
 """The backends by the value of the choice; each module has a ``load()``."""
 DEVICES = {"cpu": "cpu", "cuda": "triton"}

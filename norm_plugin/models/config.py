@@ -14,14 +14,16 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig, OmegaConf
 
-from norm_plugin.models.flags import (
+from norm_plugin.declarations.flags import (
     CHOICES,
+    NORM_TYPE,
+    NORM_TYPE_HELP,
     SITE_FLAGS,
     VALUES,
-    flag_of,
     norm_type_field,
     option_field,
 )
+from norm_plugin.models.flags import choices_of
 from norm_plugin.models.plan import LAYERNORM, Plan
 from norm_plugin.models.settle import as_namespace, settle
 from norm_plugin.models.sites import SIDES
@@ -65,15 +67,14 @@ def config_class(stock: Any = NormConfig) -> Any:
 def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
     """Return the class for what is ``registered``, which determines its fields."""
     names: Any = ChoiceEnum(list(NORM_TYPES))
-    text = "norm of all sites; in translation, one with batch statistics only in the encoder"
-    fields = [("norm_type", names, _field(LAYERNORM, text))]
+    fields = [(NORM_TYPE, names, _field(LAYERNORM, NORM_TYPE_HELP))]
 
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
         fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
 
     for key, choice in CHOICES.items():
-        add(key, ChoiceEnum(list(choice.choices())), choice.help)
+        add(key, ChoiceEnum(choices_of(key)), choice.help)
     for key, value in VALUES.items():
         add(key, value.type, value.help)
     for flag, text in SITE_FLAGS.items():
@@ -90,13 +91,6 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
 
 def _field(default: str | None, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
-
-
-def site_flags() -> list[tuple[str, str]]:
-    """Return the flags that choose norms and their place, each with its meaning."""
-    cfg = config_class()()
-    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES, *VALUES]
-    return [(flag_of(field), cfg._get_help(field)) for field in fields]
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:

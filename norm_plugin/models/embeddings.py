@@ -22,7 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-FIXNORM, PLAIN = "fixnorm", "none"
+from norm_plugin.declarations.flags import PLAIN
+
+FIXNORM = "fixnorm"
 EMBEDDINGS = (PLAIN, FIXNORM)
 """The values of ``--norm-embedding``."""
 TINY = 1e-12  # far below the length of any row other than 0

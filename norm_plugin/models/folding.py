@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from norm_plugin.models.flags import norm_type_field
+from norm_plugin.declarations.flags import norm_type_field
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY

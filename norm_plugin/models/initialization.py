@@ -63,6 +63,7 @@ from functools import partial
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
+from norm_plugin.declarations.flags import XAVIER
 from norm_plugin.placements import (
     PLACEMENTS,
     LayerPlace,
@@ -71,7 +72,7 @@ from norm_plugin.placements import (
     placement_class,
 )
 
-XAVIER, T_FIXUP, NANOGPT = "xavier", "t-fixup", "nanogpt"
+T_FIXUP, NANOGPT = "t-fixup", "nanogpt"
 SLOPE = math.sqrt(5)  # a
 NANOGPT_STD = 0.02
 

@@ -12,8 +12,8 @@ from fairseq.models import register_model, transformer_lm
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from omegaconf import DictConfig, open_dict
 
+from norm_plugin.declarations.flags import PLACEMENT, flag_of
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import PLACEMENT, flag_of
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.segments import TASK
 from norm_plugin.models.stacks import NormTransformerDecoder

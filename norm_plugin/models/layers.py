@@ -23,8 +23,8 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
+from norm_plugin.declarations.flags import FULL
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import FULL
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import LayerPlan, SiteChoice
 from norm_plugin.models.sites import (

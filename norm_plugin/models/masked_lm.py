@@ -16,10 +16,10 @@ from fairseq.models.roberta import model as stock
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import nn
 
+from norm_plugin.declarations.flags import EMBEDDING, flag_of
 from norm_plugin.models.architectures import register, set_missing, stock_architectures
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM
-from norm_plugin.models.flags import EMBEDDING, flag_of
 from norm_plugin.models.initialization import initialize, initialize_embeddings
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from norm_plugin.models import flags
+from norm_plugin.declarations import flags
+from norm_plugin.declarations.option import OptionValue
 from norm_plugin.models.sites import EMBEDDING_SITES, PROJECTIONS, Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.position_leak_check import check_declaration
-from norm_plugin.norms.base.registry import OptionValue
 from norm_plugin.placements import LayerPlace, Placement
 
 LAYERNORM = "layernorm"

@@ -24,9 +24,9 @@ import torch
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import lm_defaults, set_missing
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import flag_of
 from norm_plugin.models.language_model import NormTransformerLanguageModel
 from norm_plugin.models.settle import chosen_placement
 from norm_plugin.models.stacks import NormTransformerDecoder

@@ -24,8 +24,7 @@ from typing import Any
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from norm_plugin.models.config import NESTED
-from norm_plugin.models.flags import (
+from norm_plugin.declarations.flags import (
     ALLOW_MISMATCH,
     EMBEDDING,
     GHOST_BATCH_TOKENS,
@@ -33,6 +32,7 @@ from norm_plugin.models.flags import (
     QKV_SCOPE,
     flag_of,
 )
+from norm_plugin.models.config import NESTED
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import read_state
 from norm_plugin.models.settle import settle

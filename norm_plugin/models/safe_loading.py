@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf, open_dict
 
-from norm_plugin.models.flags import ALLOW_MISMATCH, GHOST_BATCH_TOKENS, QKV_SCOPE
-from norm_plugin.models.stored_settings import check_settings, plain
+from norm_plugin.declarations.flags import ALLOW_MISMATCH, GHOST_BATCH_TOKENS, QKV_SCOPE
+from norm_plugin.io.stored_settings import check_settings, plain
 
 NAMED = re.compile(r"GLOBAL (\S+)|(?:but got|unrecognized function) (.+)")
 """What the file names or holds, in torch's message and in ours, without ``builtins.``."""

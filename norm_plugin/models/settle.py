@@ -15,8 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.models.embeddings import check_embedding
-from norm_plugin.models.flags import (
+from norm_plugin.declarations.flags import (
     ALLOW_MISMATCH,
     CHOICES,
     EMBEDDING,
@@ -35,6 +34,9 @@ from norm_plugin.models.flags import (
     norm_type_field,
     option_field,
 )
+from norm_plugin.declarations.option import OptionValue
+from norm_plugin.models.embeddings import check_embedding
+from norm_plugin.models.flags import choices_of
 from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.plan import (
     ALL_SITES,
@@ -57,7 +59,6 @@ from norm_plugin.models.sites import (
     sites_outside_layers,
 )
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
-from norm_plugin.norms.base.registry import OptionValue
 from norm_plugin.placements import PLACEMENTS, placement_class
 
 WARMUP = option_field("warmup_updates")
@@ -147,7 +148,7 @@ def chosen(settings: object, key: str) -> str | None:
     value = getattr(settings, key, None)
     if isinstance(value, bool):  # YAML reads on and off as booleans
         value = "on" if value else "off"
-    choices = list(CHOICES[key].choices())
+    choices = choices_of(key)
     if value is not None and value not in choices:
         raise ValueError(f"{key} is {value!r}; choose from {', '.join(choices)}")
     return None if value is None else str(value)

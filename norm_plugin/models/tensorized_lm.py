@@ -39,9 +39,9 @@ from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import register, set_missing
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import flag_of
 from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.norm_model import REMARK
 from norm_plugin.models.plan import LayerPlan

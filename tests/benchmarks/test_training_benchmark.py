@@ -13,7 +13,7 @@ import speed_tables
 import training
 from measuring.command import Setup, choose_setups, parse_setup
 from measuring.records import SAME_TRAINING, read_rows
-from norm_plugin.models.flags import option_field
+from norm_plugin.declarations.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 from training import RECIPES, STOCK, Run, training_argv
 

@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.models.flags import QKV_SCOPE
+from norm_plugin.declarations.flags import QKV_SCOPE
 from norm_plugin.models.safe_loading import OLD_KEYS
 
 OLD = {"norm_head_width": "full", "norm_stat_tokens": 8, "norm_allow_change": "on"}

@@ -16,7 +16,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.models.stored_settings import EVALUATED, UnsafeSettingError, check_settings
+from norm_plugin.io.stored_settings import EVALUATED, UnsafeSettingError, check_settings
 from readers import (
     FAIRSEQ,
     QUICK,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import pytest
 import torch
 
+from norm_plugin.declarations.option import NormDeclaration
+from norm_plugin.declarations.reading import read_norms, read_placements
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
-from norm_plugin.placements import register_placement
+from norm_plugin.placements import PLACEMENTS, register_placement
 
 
 def test_an_unknown_norm_lists_all():
     with pytest.raises(ValueError, match=r"unknown norm 'powrnorm'; choose from .*powernorm"):
         build_norm("powrnorm", 12)
+
+
+def test_what_is_read_without_torch_is_what_the_registries_have():
+    fields = [field.name for field in dataclasses.fields(NormDeclaration)]
+    registered = [[getattr(norm_spec(name), key) for key in fields] for name in NORM_TYPES]
+    read = [[getattr(norm, key) for key in fields] for norm in read_norms().values()]
+    assert read == registered
+    equations = {name: cls.equation for name, cls in PLACEMENTS.items()}
+    assert list(read_placements().items()) == list(equations.items())
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from norm_plugin.norms.base.registry import NORM_TYPES, OptionValue, declared_options, norm_spec
+from norm_plugin.declarations.option import OptionValue
+from norm_plugin.norms.base.registry import NORM_TYPES, declared_options, norm_spec
 
 
 def add_norm_arguments(parser: argparse.ArgumentParser, default: str = "layernorm") -> None:

@@ -8,21 +8,23 @@ keys, tables and the parameters of tests are derived from them.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
+from norm_plugin.declarations.option import (
+    RELEASED,
+    VARIANT,
+    NormDeclaration,
+    Option,
+    option_helps,
+    variant_option,
+)
 from norm_plugin.norms.base.contract import Norm
 
 NormClass = TypeVar("NormClass", bound=type[Norm])
-OptionValue = int | float | str
-VARIANT, PAPER, RELEASED = "variant", "paper", "released"
-SWITCH = {"on", "off"}
-"""The choices of an option that YAML may pass as a boolean, since it reads ``on`` as True."""
-
 RESERVED_OPTIONS = re.compile(
     "(type|placement)(_.*)?|init|embedding|kernels|nan_check|record(_file|_sites)?"
     "|qkv_scope|ghost_batch_tokens|allow_mismatch"
@@ -30,77 +32,15 @@ RESERVED_OPTIONS = re.compile(
 """Names that no option may have, since ``--norm-NAME`` is another flag of the models."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of a norm, with one name in Python, as a flag and in YAML.
+@dataclass(frozen=True, kw_only=True)
+class NormSpec(NormDeclaration):
+    """The declaration of a registered norm, with its classes.
 
     Attributes:
-        type: int, float or str.
-        choices: the allowed strings of a ``Literal`` option, else empty.
-    """
-
-    name: str
-    type: type
-    default: OptionValue
-    help: str
-    choices: tuple[str, ...] = ()
-
-    def parse(self, value: Any) -> OptionValue:
-        """Convert ``value`` to the option's type; YAML, for example, passes ``1e-5`` as a string.
-
-        Raises:
-            ValueError: the value is not of that type, not finite, an eps below 0, or none of the
-                choices.
-        """
-        if isinstance(value, bool) and set(self.choices) == SWITCH:
-            value = "on" if value else "off"
-        try:
-            parsed = self.type(value)
-        except (TypeError, ValueError, OverflowError):  # the last is int() of an infinity
-            parsed = None
-        loses = self.type is int and parsed is not None and float(parsed) != float(value)
-        if parsed is None or loses or isinstance(value, bool):
-            raise ValueError(f"{self.name} is {value!r}; it must be of type {self.type_name}")
-        if isinstance(parsed, float) and not math.isfinite(parsed):
-            raise ValueError(f"{self.name} is {parsed}; it must be finite")
-        if self.name == "eps" and isinstance(parsed, float) and parsed < 0:
-            raise ValueError(f"eps is {parsed}; it must be 0 or more")
-        if self.choices and parsed not in self.choices:
-            raise ValueError(f"{self.name} is {value!r}; choose from {', '.join(self.choices)}")
-        return parsed
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
-        return "--norm-" + self.name.replace("_", "-")
-
-    @property
-    def type_name(self) -> str:
-        """The type as shown to users: ``float``, or ``paper|released``."""
-        return "|".join(self.choices) or self.type.__name__
-
-
-@dataclass(frozen=True)
-class NormSpec:
-    """The declaration of a registered norm.
-
-    Attributes:
-        formula: one line, in the paper's symbols.
-        paper: authors, year and equation.
-        options: in the order of the constructor.
-        released: how the public code of the paper differs.
-        paper_read: False if the paper could not be read, so that the norm follows its released
-            code; the norm's file says what was assumed.
         released_cls: the norm of ``variant=released``; None: there is no such variant.
     """
 
-    name: str
     cls: type[Norm]
-    formula: str
-    paper: str
-    options: tuple[Option, ...]
-    released: str = ""
-    paper_read: bool = True
     released_cls: type[Norm] | None = None
 
     @property
@@ -108,25 +48,10 @@ class NormSpec:
         """True when training mixes positions: see :class:`Norm`."""
         return self.cls.batch_statistics
 
-    def has_option(self, name: str) -> bool:
-        """Return whether the norm has an option of that name."""
-        return any(option.name == name for option in self.options)
-
     def class_of(self, options: Mapping[str, Any]) -> type[Norm]:
         """Return the class of a norm with these options: that of its ``variant``."""
         released = self.released_cls if options.get(VARIANT) == RELEASED else None
         return released or self.cls
-
-    def parse(self, options: Mapping[str, Any]) -> dict[str, OptionValue]:
-        """Return ``options`` in their types; raise ValueError for a wrong one."""
-        known = {option.name: option for option in self.options}
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            raise ValueError(
-                f"norm {self.name!r} has no option {', '.join(map(repr, unknown))}; "
-                f"its options are {', '.join(known)}"
-            )
-        return {name: known[name].parse(value) for name, value in options.items()}
 
     def build(self, dim: int, **options: Any) -> Norm:
         """Build a norm over ``dim`` channels; raise ValueError for a wrong option.
@@ -175,7 +100,7 @@ def register_norm(
         options = _declared_options(cls)
         for spec in _SPECS.values():
             _check_same_types(name, options, spec)
-        _SPECS[name] = NormSpec(name, cls, formula, paper, options, released, paper_read)
+        _SPECS[name] = NormSpec(name, formula, paper, options, released, paper_read, cls=cls)
         NORM_TYPES.append(name)
         return cls
 
@@ -190,9 +115,9 @@ def register_released(name: str, *, help: str) -> Callable[[NormClass], NormClas
     """
 
     def register(cls: NormClass) -> NormClass:
-        option = Option(VARIANT, str, PAPER, help, (PAPER, RELEASED))
         spec = norm_spec(name)
-        _SPECS[name] = replace(spec, released_cls=cls, options=(*spec.options, option))
+        options = (*spec.options, variant_option(help))
+        _SPECS[name] = replace(spec, released_cls=cls, options=options)
         return cls
 
     return register
@@ -243,7 +168,7 @@ def build_norm(name: str, dim: int, **options: Any) -> Norm:
 def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
     """Return the constructor's keyword-only arguments, explained by the class docstring."""
     hints = get_type_hints(cls.__init__)
-    helps = _option_helps(cls)
+    helps = option_helps(inspect.getdoc(cls) or "")
     options = []
     for parameter in inspect.signature(cls.__init__).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -263,13 +188,6 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
         explained = helps.get(parameter.name, "")
         options.append(Option(parameter.name, kind, parameter.default, explained, choices))
     return tuple(options)
-
-
-def _option_helps(cls: type[Norm]) -> dict[str, str]:
-    """Return the ``name: explanation`` entries of ``Options:``; they may span lines."""
-    section = (inspect.getdoc(cls) or "").partition("Options:\n")[2]
-    entries = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from norm_lab.config import configuration
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS
+from norm_plugin.io.stored_settings import EVALUATED, PROGRAMS
 
 ONLY = "but files and overrides set hyperparameters only, to numbers, words or literals without"
 BETAS = f"optimizer.adam_betas is .__import__.*{ONLY}"

@@ -3,4 +3,4 @@
 from norm_plugin.cli import run
 
 if __name__ == "__main__":
-    run()
+    run(default=("path",))

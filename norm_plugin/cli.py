@@ -2,14 +2,13 @@
 
 The lab adds its verbs if it is installed. Nothing else of the plugin refers to it.
 
-Only the standard library is imported here. A verb imports its module when it is called, so that
-``--help`` of a script works before the environment exists, and each command imports only what it
-needs.
+Only the standard library is imported here. A verb imports its module when it is called, after its
+parser, if that is apart, has read the command line. So help and wrong flags answer at once, and
+``--help`` of a script works before the environment exists.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,86 +16,137 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
+from typing import Any, NamedTuple
 
-from norm_plugin.io.command_line import CommandError, hide_warnings, run_command
+from norm_plugin import __version__
+from norm_plugin.io.command_line import (
+    CommandError,
+    Parser,
+    UsageError,
+    did_you_mean,
+    hide_warnings,
+    run_command,
+)
 
 LAB = "norm_lab"
 """The package that adds verbs, if present: it is in the checkout, but not in a wheel."""
+COMPARE, CHECKPOINTS = "Compare norms", "Work with checkpoints"
+EVALUATE, LOOK = "Evaluate a model", "Look something up"
+GROUPS = (COMPARE, CHECKPOINTS, EVALUATE, LOOK)
+"""The groups of verbs in the help, in order."""
+
+
+class Verb(NamedTuple):
+    """A verb of the command.
+
+    Attributes:
+        target: its module, and after a colon its function unless that is ``main``.
+        help: one line; empty for a verb that only programs call, which the help does not list.
+        group: one of :data:`GROUPS`.
+        parser: the module and function of its parser, if its module takes long to import.
+    """
+
+    target: str
+    help: str
+    group: str = ""
+    parser: str = ""
+
+
+PARSERS = "norm_plugin.checkpoints.parsers"
 VERBS = {
-    "average": ("norm_plugin.checkpoints.average", "average checkpoints"),
-    "fold": ("norm_plugin.checkpoints.fold", "fold norms into the linear maps that follow"),
-    "repair": ("norm_plugin.checkpoints.repair", "replace a damaged last checkpoint"),
-    "predict": ("norm_plugin.checkpoints.predict", "predict the labels of a split"),
-    "evaluate-lm": ("norm_plugin.checkpoints.evaluate_lm", "compute a language model's loss"),
-    "list": ("norm_plugin.cli:list_norms", "print every norm with its options and its paper"),
-    "check-user-dir": (
-        "norm_plugin.cli:check_user_dir",
-        "check the norms and placements of a user dir",
+    "average": Verb(
+        "norm_plugin.checkpoints.average",
+        "average checkpoints",
+        CHECKPOINTS,
+        f"{PARSERS}:average_parser",
+    ),
+    "fold": Verb(
+        "norm_plugin.checkpoints.fold",
+        "fold norms into the linear maps that follow",
+        CHECKPOINTS,
+        f"{PARSERS}:fold_parser",
+    ),
+    "repair": Verb(
+        "norm_plugin.checkpoints.repair",
+        "replace a damaged last checkpoint",
+        CHECKPOINTS,
+        f"{PARSERS}:repair_parser",
+    ),
+    "predict": Verb("norm_plugin.checkpoints.predict", "predict the labels of a split", EVALUATE),
+    "evaluate-lm": Verb(
+        "norm_plugin.checkpoints.evaluate_lm", "compute a language model's loss", EVALUATE
+    ),
+    "list": Verb(
+        "norm_plugin.cli:list_norms", "print every norm with its options and its paper", LOOK
+    ),
+    "path": Verb("norm_plugin.cli:path", "print the path for fairseq's --user-dir", LOOK),
+    "check-user-dir": Verb(
+        "norm_plugin.cli:check_user_dir", "check the norms and placements of a user dir", LOOK
     ),
 }
-"""The module of each verb, its function unless that is ``main``, and its help.
-
-A verb without help is called by programs only, and is not listed in the help of the command.
-"""
 NO_LAB = (
     "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
     "run its scripts/setup.sh and call its .venv/bin/norm-plugin"
 )
 
 
-def all_verbs() -> dict[str, tuple[str, str]]:
-    """Return the verbs of the lab, if present, and those of the plugin, as in :data:`VERBS`."""
+def all_verbs() -> dict[str, Verb]:
+    """Return the verbs of the lab, if present, and those of the plugin."""
     if find_spec(LAB) is None:
         return VERBS
     return {**import_module(f"{LAB}.verbs").VERBS, **VERBS}
 
 
 def usage() -> str:
-    """Return the help: one line per verb."""
-    shown = {verb: text for verb, (_, text) in all_verbs().items() if text}
-    width = max(map(len, shown))
-    lines = [f"  {verb:<{width}}  {text}" for verb, text in shown.items()]
+    """Return the help: the verbs by group, one line each."""
+    verbs = all_verbs()
+    width = max(len(name) for name, verb in verbs.items() if verb.help)
+    lines = []
+    for group in GROUPS:
+        of_group = {name: verb for name, verb in verbs.items() if verb.group == group}
+        if of_group:
+            lines += ["", f"{group}:"]
+            lines += [f"  {name:<{width}}  {verb.help}" for name, verb in of_group.items()]
     lines += [] if find_spec(LAB) else ["", *wrap(f"{NO_LAB[0].upper()}{NO_LAB[1:]}.", 90)]
-    return "\n".join(
-        [
-            "usage: norm-plugin VERB ...",
-            "",
-            *lines,
-            "",
-            "Each has --help. `python -m norm_plugin VERB` is the same. Without a verb, it prints",
-            "the path for fairseq's --user-dir.",
-        ]
-    )
+    end = "`norm-plugin VERB --help` explains a verb. `python -m norm_plugin VERB` is the same."
+    return "\n".join(["usage: norm-plugin VERB ... | --version", *lines, "", end])
 
 
-def call(verb: str, argv: Sequence[str]) -> int:
+def call(name: str, argv: Sequence[str]) -> int:
     """Run a verb, and return its exit status.
 
     Raises:
         CommandError: the verb is unknown, or failed.
     """
     verbs = all_verbs()
-    if verb not in verbs:
-        known = ", ".join(name for name, (_, text) in verbs.items() if text)
+    if name not in verbs:
+        shown = [each for each, verb in verbs.items() if verb.help]
         hint = "" if find_spec(LAB) else f"; {NO_LAB}"
-        raise CommandError(f"unknown command {verb}; choose from {known}{hint}")
-    module, _, function = verbs[verb][0].partition(":")
-    status: int = getattr(import_module(module), function or "main")(argv)
+        raise UsageError(f"unknown command {name}; {did_you_mean(name, shown)}{hint}")
+    verb = verbs[name]
+    if verb.parser:
+        _function(verb.parser)().parse_args(list(argv))
+    status: int = _function(verb.target)(argv)
     return status
+
+
+def _function(target: str) -> Any:
+    module, _, function = target.partition(":")
+    return getattr(import_module(module), function or "main")
 
 
 def list_norms(argv: Sequence[str]) -> int:
     """Print every norm, its options and its paper, and the flags of sites."""
-    argparse.ArgumentParser(
+    Parser(
         prog="norm-plugin list",
         description="Print every norm, its options and its paper, and the flags of sites.",
+        example="norm-plugin list | less",
     ).parse_args(argv)
-    from norm_plugin.norms import NORM_TYPES
+    from norm_plugin.declarations.flags import site_flags
+    from norm_plugin.declarations.reading import read_norms
 
-    print("\n\n".join(map(norm_text, NORM_TYPES)))
+    print("\n\n".join(map(norm_text, read_norms())))
     if find_spec("fairseq") is not None:  # an installation for plain torch has no sites
-        from norm_plugin.models.config import site_flags
-
         print("\nsites")
         for flag, text in site_flags():
             print(f"    {flag}: {text}")
@@ -105,24 +155,36 @@ def list_norms(argv: Sequence[str]) -> int:
 
 def norm_text(name: str) -> str:
     """Return the name, formula, paper and options of a norm as text."""
-    from norm_plugin.norms import norm_spec
+    from norm_plugin.declarations.reading import read_norms
 
-    spec = norm_spec(name)
-    lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
-    if spec.released:
-        lines.append(f"    its released code: {spec.released}")
-    for option in spec.options:
+    norm = read_norms()[name]
+    lines = [name, f"    {norm.formula}", f"    {norm.paper}"]
+    if norm.released:
+        lines.append(f"    its released code: {norm.released}")
+    for option in norm.options:
         kind = f"{option.type_name}, default {option.default}"
         lines.append(f"    {option.flag} ({kind}): {option.help}")
     return "\n".join(lines)
 
 
+def path(argv: Sequence[str]) -> int:
+    """Print the folder to give to fairseq's ``--user-dir``."""
+    Parser(
+        prog="norm-plugin path",
+        description="Print the path for fairseq's --user-dir.",
+        example='fairseq-train --user-dir "$(norm-plugin path)" --norm-type powernorm ...',
+    ).parse_args(argv)
+    print(Path(__file__).resolve().parent)
+    return 0
+
+
 def check_user_dir(argv: Sequence[str]) -> int:
     """Print the result of each check of a user dir; raise CommandError if one fails."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="norm-plugin check-user-dir",
-        description="Check the norms and the placements that a --user-dir registers, and print a "
+        description="Check the norms and the placements that a --user-dir registers, and print a\n"
         "line for each check. The exit status is 1 if one fails.",
+        example="norm-plugin check-user-dir my_norms",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --user-dir")
     args = parser.parse_args(argv)
@@ -140,16 +202,23 @@ def check_user_dir(argv: Sequence[str]) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; raise CommandError if it fails."""
-    verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
-    if verb and verb not in ("-h", "--help"):
-        hide_warnings()
-        return call(verb, arguments)
-    print(usage() if verb else Path(__file__).resolve().parent)
-    return 0
+def main(argv: Sequence[str] | None = None, default: Sequence[str] = ("--help",)) -> int:
+    """Run the command line; raise CommandError if it fails.
+
+    Args:
+        default: what an empty command line means.
+    """
+    verb, *arguments = (sys.argv[1:] if argv is None else argv) or default
+    if verb in ("-h", "--help"):
+        print(usage())
+        return 0
+    if verb == "--version":
+        print(f"norm_plugin {__version__}")
+        return 0
+    hide_warnings()
+    return call(verb, arguments)
 
 
-def run(argv: Sequence[str] | None = None) -> None:
-    """Run the command line, and exit with its status."""
-    run_command(partial(main, argv))
+def run(argv: Sequence[str] | None = None, default: Sequence[str] = ("--help",)) -> None:
+    """Run the command line as :func:`main`, and exit with its status."""
+    run_command(partial(main, argv, default))

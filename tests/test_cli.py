@@ -11,7 +11,10 @@ import pytest
 from forked import ROOT, run_forked
 
 import norm_lab.verbs
-from norm_plugin.cli import LAB, VERBS, all_verbs
+from norm_plugin import __version__
+from norm_plugin.cli import LAB, VERBS, all_verbs, main
+
+LINES_OF_A_SCREEN = 55
 
 
 @pytest.mark.parametrize("verb", all_verbs())
@@ -19,10 +22,23 @@ def test_each_verb_explains_itself_under_its_own_name(verb):
     result = run_forked("norm_plugin", verb, "--help")
     assert result.returncode == 0, result.stderr
     assert f"norm-plugin {verb} " in result.stdout
+    assert len(result.stdout.splitlines()) <= LINES_OF_A_SCREEN
 
 
-def test_without_a_verb_it_prints_the_folder_for_user_dir():
-    assert run_forked("norm_plugin").stdout == f"{ROOT / 'norm_plugin'}\n"
+def test_version_and_help_of_the_command(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"norm_plugin {__version__}\n"
+    main([])
+    alone = capsys.readouterr().out
+    main(["--help"])
+    assert capsys.readouterr().out == alone and alone.startswith("usage: norm-plugin VERB")
+
+
+def test_the_folder_for_user_dir_is_printed_by_path_and_by_the_package_without_a_verb():
+    path = f"{ROOT / 'norm_plugin'}\n"
+    assert (run_forked("norm_plugin").stdout, run_forked("norm_plugin", "path").stdout) == (
+        path,
+    ) * 2
 
 
 def verbs_in_help(text: str) -> list[str]:
@@ -60,16 +76,21 @@ def test_without_the_lab_it_offers_the_verbs_of_the_plugin():
 @pytest.mark.parametrize("verb", norm_lab.verbs.VERBS)
 def test_without_the_lab_its_verbs_say_what_to_do(verb):
     result = without_lab(verb, "toy")
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: unknown command {verb}; choose from average, fold, ")
+    assert line.startswith(f"error: unknown command {verb}; ")
     assert "checkout of norm_plugin: clone it, run its scripts/setup.sh" in line
 
 
 def test_an_unknown_verb_is_one_line():
     result = run_forked("norm_plugin", "trian", "toy")
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: unknown command trian; choose from run, sweep, ")
+    near = run_forked("norm_plugin", "stdy", "toy")
+    assert (near.returncode, near.stderr) == (
+        2,
+        "error: unknown command stdy; did you mean study?\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ from norm_lab.run.flags import (
     training_flags,
 )
 from norm_lab.run.record import Arm, common_changes
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, did_you_mean, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
@@ -72,6 +72,7 @@ SEED = re.compile(r"0|[1-9][0-9]{0,9}")
 MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
 
+@usage_errors()
 def compose_runs(request: Request) -> list[RunSpec]:
     """Return the runs of a request, composed. Identical runs are merged.
 
@@ -134,6 +135,7 @@ def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
     return seeds
 
 
+@usage_errors()
 def find_study(name: str) -> StudyFile:
     """Return the study with this name or path; an experiment is a study with one arm."""
     path = study_path(name)
@@ -142,7 +144,7 @@ def find_study(name: str) -> StudyFile:
     if not path.is_file():
         names = [*experiment_names(), *sorted(file.stem for file in STUDIES.glob("*.yaml"))]
         raise CommandError(
-            f"there is no experiment or study {name}; choose from {', '.join(names)}, or give "
+            f"there is no experiment or study {name}; {did_you_mean(name, names)} It may also be "
             "the path of a file NAME.yaml"
         )
     if settings_in(read_yaml(path)) is not None:

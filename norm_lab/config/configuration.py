@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import os
@@ -40,7 +39,7 @@ from norm_lab.run.flags import (
 )
 from norm_lab.run.record import Value
 from norm_plugin.declarations.flags import CHOICES
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, Parser, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
@@ -260,12 +259,14 @@ def _keep_batch(config: Configuration, count: int) -> None:
     optimization["update_freq"] = [parts]
 
 
+@usage_errors()
 def main(argv: Sequence[str]) -> int:
     """Run the command ``fairseq-flags``: print hyperparameters as flags of fairseq."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="norm-plugin fairseq-flags",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Print the hyperparameters of an experiment as flags of fairseq, one per line.",
+        example="""mapfile -t flags < <(norm-plugin fairseq-flags iwslt14_de_en norm=powernorm)
+        fairseq-train DATA "${flags[@]}\"""",
     )
     parser.add_argument("config", help="a file of configs/, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")

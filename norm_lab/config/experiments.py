@@ -33,7 +33,7 @@ from norm_lab.config.options import absolute_path
 from norm_lab.config.studies import checked, read_yaml
 from norm_lab.paths import CONFIGS
 from norm_lab.run.record import Preparation, Value
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, did_you_mean
 
 KEY = "experiment"
 Settings = dict[str, Any]
@@ -99,8 +99,8 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
         files = {path: settings for path, settings in _files().items() if settings["name"] == name}
     if not files:
         raise CommandError(
-            f"there is no experiment {name}; choose from {', '.join(experiment_names())}, or give "
-            "the path of a file NAME.yaml"
+            f"there is no experiment {name}; {did_you_mean(name, experiment_names())} It may also "
+            "be the path of a file NAME.yaml"
         )
     presets: dict[str | None, tuple[Path, Settings]] = {}
     for path, settings in files.items():

@@ -11,27 +11,33 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 from norm_lab.paths import CONFIGS
-from norm_plugin.io.command_line import CommandError, at_least
+from norm_plugin.io.command_line import Parser, UsageError, at_least
 
-RUN_END = """
-KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
-preset=cpu, the norm's own options (norm_variant=released), and every value of the experiment's
-YAML file in configs/ (optimization.lr=[0.001]).
-
-The same command resumes a stopped run, and does nothing for a finished one. The full output of
-each stage is in <run>/logs/.
+OVERRIDES_TEXT = """
+KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, an option of the
+norm (norm_variant=released), any value of the experiment's file (optimization.lr=[0.001]).
+--norm-type powernorm is norm=powernorm, and so for all flags of norms."""
+RUN_END = f"""
+EXPERIMENT is the name of an experiment, as multi30k, or the path of its YAML file.{OVERRIDES_TEXT}
+The same command resumes a stopped run, and does nothing for a finished one. Flags of fairseq-train
+go to the end, after --. The full output of each stage is in <run>/logs/.
 """
-SWEEP_END = """
-Separate the values of a key by commas: norm=layernorm,powernorm placement=pre,post seed=1,2,3 are
-twelve runs. For a grid that is not a product, give the name of a file of configs/study/ as
-EXPERIMENT. The same command resumes a stopped sweep: it skips finished runs, repeats failed ones,
-and repeats diverged ones only with --retry.
-
-hydra.launcher.KEY=VALUE sets an option of the launcher: hydra.launcher.partition=gpu.
+GRID_TEXT = """
+EXPERIMENT is an experiment, a study by its name, or the YAML file of one of them. Several values of
+a key, separated by commas, are several runs: norm=layernorm,powernorm seed=1,2,3 are six."""
+SWEEP_END = f"""{OVERRIDES_TEXT}
+{GRID_TEXT}
+The same command resumes a stopped sweep: it skips finished runs, repeats failed ones, and repeats
+diverged ones only with --retry. Options of Slurm are hydra.launcher.KEY=VALUE.
+"""
+STUDY_END = """
+STUDY is a study by its name, or its YAML file, which declares the arms (norms with their options),
+the seeds, the comparisons and the grid of the tuning: docs/studies.md. Trials, runs and the page
+go to WORK/studies/STUDY/. The same command resumes a stopped study.
 """
 DEMO = """
 Trains and scores a small Transformer on a toy corpus with layernorm, adanorm, powernorm and none
@@ -41,22 +47,14 @@ about three minutes on two cores.
 OVERRIDES = {
     "--norm-type": ("norm", "the norm (default: layernorm); see `norm-plugin list`"),
     "--seed": ("seed", "seed of weights, batches and random splits (default: 1)"),
-    "--recipe": (
-        "recipe",
-        "the paper whose hyperparameters are used: adanorm (Xu et al. 2019), powernorm (Shen et "
-        "al. 2020) or xiong (Xiong et al. 2020), if it has results on the corpus; on IWSLT14 also "
-        "powernorm_released, of PowerNorm's released script",
-    ),
-    "--preset": (
-        "preset",
-        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, nanogpt_gpu, fair, "
-        "fair_deep, xl, tensorized, xl_halves or tensorized_halves; of enwik8, ptb and "
-        "wikitext103 plain; of toy demo",
-    ),
+    "--recipe": ("recipe", "the hyperparameters of a paper: adanorm, powernorm or xiong"),
+    "--preset": ("preset", "a variant of the experiment, as cpu; an unknown one lists them"),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }
 """Options that are translated into overrides."""
-UNKNOWN = "unrecognized arguments: "  # as argparse prints it
+NORM_FLAG = "--norm-"
+SHORT = {"norm_type": "norm", "norm_placement": "placement"}
+"""The short keys of overrides."""
 
 
 LOCAL, SLURM = "local", "submitit_slurm"
@@ -126,45 +124,55 @@ class Request:
         return self.dry_run or self.status or self.srun or self.launcher != LOCAL
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that raises its errors."""
+class RunParser(Parser):
+    """A parser that says of an unknown flag where flags of fairseq-train belong."""
 
-    def error(self, message: str) -> NoReturn:
-        """Raise CommandError; for an unknown flag, say where flags of fairseq-train belong."""
-        if message.startswith(UNKNOWN):
-            flags = message.removeprefix(UNKNOWN)
-            message += f"; put flags of fairseq-train at the end, as in -- {flags}"
-        raise CommandError(f"{message}; see --help")
+    def about_unknown(self, words: Sequence[str]) -> str:
+        message = super().about_unknown(words)
+        if "did you mean" in message:
+            return message
+        return f"{message}; flags of fairseq-train go to the end: -- {' '.join(words)}"
 
 
-def run_parser(name: str | None = None) -> Parser:
+def run_parser(name: str | None = None) -> RunParser:
     """Return the parser of ``run``; the help describes the experiment ``name`` if given."""
     parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
-    parser.epilog = RUN_END
-    parser.add_argument("experiment", help="its name, as multi30k, or the path of a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    _add_one_run(parser)
+    parser.epilog = RUN_END + EXAMPLES["run"]
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=argparse.SUPPRESS)
+    _add_overrides(parser)
+    _add_several_gpus(parser)
     return parser
 
 
 GRIDS = {
     "sweep": "Execute a grid of runs, several at once.",
-    "status": "Print the status of the runs of a sweep.",
+    "status": "Print the status of the runs of a sweep or a study.",
     "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
     "the best values of each arm to STUDY.tuned.json beside the study file.",
     "study": "Tune the arms of a study, run each at its tuned values, and write the page.",
 }
+EXAMPLES = {
+    "run": "\nexample:\n  norm-plugin run toy --norm-type powernorm --seed 2\n",
+    "sweep": "\nexample:\n  norm-plugin sweep toy norm=layernorm,powernorm seed=1,2,3 --jobs 2\n",
+    "status": "\nexample:\n  norm-plugin status toy norm=layernorm,powernorm seed=1,2,3\n",
+    "tune": "\nexample:\n  norm-plugin tune encoder_norms\n",
+    "study": "\nexample:\n  norm-plugin study encoder_norms --dry-run\n",
+}
+ENDS = {"sweep": SWEEP_END, "status": GRID_TEXT + "\n", "tune": STUDY_END, "study": STUDY_END}
+FOR_STATUS = ("--help", "--user-dir", "--work", "--results", "--smoke", "--fold-norms", "--tuned")
+"""The options that ``status`` shows; it accepts all others of ``sweep``, too."""
 
 
-def sweep_parser(verb: str = "sweep") -> Parser:
+def sweep_parser(verb: str = "sweep") -> RunParser:
     """Return the parser of ``sweep``, ``status``, ``tune`` and ``study``."""
-    parser = _parser(verb, GRIDS.get(verb, GRIDS["sweep"]))
-    parser.epilog = SWEEP_END
+    parser = _parser(verb, GRIDS[verb])
+    parser.epilog = ENDS[verb] + EXAMPLES[verb]
     parser.set_defaults(grid=True, status=verb == "status", tuned=False)
     add = parser.add_argument
-    add("experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file")
-    add("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
-    text = "parallel runs (default: one per GPU, or one)"
+    add("experiment", metavar=_experiment(verb), help=argparse.SUPPRESS)
+    add("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]", help=argparse.SUPPRESS)
+    text = "parallel runs (default: one per GPU; for small models on a CPU, one per core)"
     add("--jobs", type=at_least(1), metavar="N", help=text)
     text = "threads per run (default: the cores divided by the jobs)"
     add("--threads", type=at_least(1), metavar="N", help=text)
@@ -174,14 +182,28 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     if verb in ("sweep", "status"):
         text = "use the values that `norm-plugin tune` has selected for each arm of a study"
         add("--tuned", action="store_true", help=text)
+    _add_overrides(parser)
+    hide(parser, list(OVERRIDES))  # a grid has several values of these
+    if verb == "status":
+        shown = parser._option_string_actions
+        hide(parser, [flag for flag in shown if flag not in (*FOR_STATUS, "-h")])
     return parser
 
 
-def demo_parser() -> Parser:
+def hide(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
+    """Leave options out of the help."""
+    for flag in flags:
+        parser._option_string_actions[flag].help = argparse.SUPPRESS
+
+
+def demo_parser() -> RunParser:
     """Return the parser of ``demo``."""
     parser = _parser("demo", DEMO)
+    parser.epilog = "\nexample:\n  norm-plugin demo --norm-type rmsnorm\n"
     parser.set_defaults(grid=True, experiment="toy")
-    _add_one_run(parser)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=argparse.SUPPRESS)
+    _add_overrides(parser)
+    _add_several_gpus(parser)
     return parser
 
 
@@ -192,7 +214,7 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
         CommandError: the command line is wrong.
     """
     end = list(argv).index("--") if "--" in argv else len(argv)
-    args = parser.parse_intermixed_args(list(argv[:end]))
+    args = parser.parse_intermixed_args(norm_flags_as_overrides(argv[:end]))
     args.extra_flags = list(argv[end + 1 :])
     args.overrides = list(getattr(args, "overrides", []))
     args.overrides += [f"++common.{key}=true" for key in ("fp16", "bf16") if getattr(args, key)]
@@ -200,6 +222,43 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
         value = getattr(args, flag[2:].replace("-", "_"), None)
         args.overrides += [] if value is None else [f"{key}={value}"]
     return args
+
+
+def norm_flags_as_overrides(argv: Sequence[str]) -> list[str]:
+    """Return a command line with the flags of norms as overrides.
+
+    ``--norm-type powernorm --norm-alpha-fwd 0.9`` becomes ``norm=powernorm norm_alpha_fwd=0.9``.
+    Other flags that begin alike are left for the parser.
+    """
+    words: list[str] = []
+    rest = list(argv)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        key = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith(NORM_FLAG) or key not in norm_keys():
+            words.append(f"{flag}{equals}{value}")
+        elif equals or rest:
+            words.append(f"{SHORT.get(key, key)}={value if equals else rest.pop(0)}")
+        else:
+            raise UsageError(f"{flag} needs a value")
+    return words
+
+
+@cache
+def norm_keys() -> set[str]:
+    """Return the keys of all flags of norms, as fairseq's settings have them."""
+    from norm_plugin.declarations.flags import (
+        CHOICES,
+        NORM_TYPE,
+        SITE_FLAGS,
+        VALUES,
+        norm_type_field,
+        option_field,
+    )
+    from norm_plugin.declarations.reading import read_norms
+
+    options = {option_field(each.name) for norm in read_norms().values() for each in norm.options}
+    return {NORM_TYPE, *CHOICES, *VALUES, *map(norm_type_field, SITE_FLAGS), *options}
 
 
 def request_of(args: argparse.Namespace) -> Request:
@@ -234,54 +293,59 @@ def describe(name: str) -> str:
     """Return the comment at the top of an experiment's YAML file."""
     path = description_file(name)
     if path is None:
-        raise CommandError(f"there is no experiment {name}")
+        raise UsageError(f"there is no experiment {name}")
     lines = path.read_text(encoding="utf-8").splitlines()
     head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
     return "\n".join(line[1:].removeprefix(" ") for line in head)
 
 
-def _parser(verb: str, description: str) -> Parser:
+def _experiment(verb: str) -> str:
+    """Return how the help of a verb calls what is run."""
+    return {"demo": "", "tune": "STUDY", "study": "STUDY"}.get(verb, "EXPERIMENT")
+
+
+def _parser(verb: str, description: str) -> RunParser:
     """Return a parser with the options that all commands share, and defaults for the others."""
-    experiment = "" if verb == "demo" else " EXPERIMENT"
-    parser = Parser(
+    parser = RunParser(
         prog=f"norm-plugin {verb}",
-        usage=f"norm-plugin {verb}{experiment} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
+        usage=f"norm-plugin {verb} {_experiment(verb)} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(
         grid=False, status=False, launcher="local", gpus="auto", scale_batch_size=False, srun=False
     )
     add = parser.add_argument_group("where and how").add_argument
     add("--user-dir", metavar="DIR", help="a fairseq --user-dir with norms of your own")
-    text = "folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)"
+    text = "raw corpus (default: NORM_DATA_DIR/<corpus>, or downloaded)"
     add("--raw", metavar="DIR", help=text)
-    text = "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
-    text += "data must be in the same folder"
+    text = "fine-tune this checkpoint of norm_masked_lm (beside the dict.txt of its data)"
     add("--pretrained", metavar="FILE", help=text)
-    text = "for data, checkpoints and translations (default: work in the checkout)"
+    text = "data, checkpoints, translations (default: work/)"
     add("--work", metavar="DIR", help=text)
-    text = "for <experiment>/<norm>-seed<N>.json (default: results in --work)"
+    text = "scores of the runs (default: WORK/results/)"
     add("--results", metavar="DIR", help=text)
     add("--fp16", action="store_true", help="train in half precision (on a GPU)")
     add("--bf16", action="store_true", help="train in bfloat16 (on a GPU)")
-    text = "evaluate with the norms folded into the linear maps that follow, where possible"
+    text = "evaluate with norms folded into the linear maps"
     add("--fold-norms", action="store_true", help=text)
-    text = "test all stages with a tiny model and 60 updates"
+    text = "try all stages: a tiny model, 60 updates"
     add("--smoke", action="store_true", help=text)
     add("--tensorboard", action="store_true", help="write curves to <run>/tensorboard")
-    text = "repeat the training of a run that has diverged with these settings"
+    text = "train a run that has diverged again"
     add("--retry", action="store_true", help=text)
     add("--dry-run", action="store_true", help="print the commands without running them")
     return parser
 
 
-def _add_one_run(parser: Parser) -> None:
-    """Add the options of ``run`` and ``demo`` that ``sweep`` does not have."""
+def _add_overrides(parser: Parser) -> None:
+    """Add the options that are overrides by another name."""
     group = parser.add_argument_group("what is run")
     for flag, (key, text) in OVERRIDES.items():
         group.add_argument(flag, metavar=key[0].upper(), help=f"{key}={key[0].upper()}: {text}")
+
+
+def _add_several_gpus(parser: Parser) -> None:
+    """Add the options of ``run`` and ``demo`` that ``sweep`` does not have."""
     add = parser.add_argument_group("on several GPUs").add_argument
     text = "GPUs to train on (default: one, or the CPU if there is none); the batch size per "
     text += "update does not change, so N must divide it"

@@ -38,7 +38,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_lab.paths import CONFIGS
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, usage_errors
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -219,6 +219,7 @@ def checked(kind: type[T], content: Any, where: str) -> T:
         raise CommandError(f"{where}: {reason}; the keys are {keys}") from error
 
 
+@usage_errors()
 def read_study_file(path: Path) -> StudyFile:
     """Read and check the file of a study.
 

@@ -107,6 +107,17 @@ def bleu_by_penalty(sentences: Sequence[Translations]) -> dict[float, float]:
     }
 
 
+HELP = """usage: norm-plugin translate DATA --path CHECKPOINT [FLAGS OF fairseq-generate]
+
+fairseq-generate with a length penalty chosen on validation: it translates the split `valid`, then
+that of --gen-subset, and prints the latter as fairseq-generate does, with the penalty of the
+highest BLEU on `valid`. A line "| length penalty" names it. `fairseq-generate --help` explains
+the flags.
+
+example:
+  norm-plugin translate work/data/toy/bin --path averaged.pt --beam 5 --remove-bpe"""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command ``translate``: fairseq-generate with a length penalty chosen on validation.
 
@@ -114,6 +125,9 @@ def main(argv: Sequence[str]) -> int:
     --gen-subset, and prints the latter as fairseq-generate does, with the penalty of the highest
     BLEU on ``valid`` (of equal ones that nearest to 1). A line "| length penalty" names it.
     """
+    if {"-h", "--help"} & {*argv}:
+        print(HELP)
+        return 0
     from fairseq import options
     from fairseq.data.data_utils import infer_language_pair
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf

@@ -26,21 +26,21 @@ from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.report.figure import Figure, figure_files, write_files
 from norm_lab.report.figures import figures_of_page, sensitivity_figure
 from norm_lab.report.latex import document, latex_table
+from norm_lab.report.parsers import LATEX, report_parser
 from norm_lab.report.records import record_of
 from norm_lab.report.tables import comparisons_csv, least_loss, table_markdown, tables_of
 from norm_lab.report.text import LEFT, distinct, escaped, span
 from norm_lab.results.provenance import git_state, short_commit
 from norm_lab.study.comparable import KERNELS_FOUND
-from norm_lab.study.study import DEFAULT_BASELINE, Study, read_study
+from norm_lab.study.study import Study, read_study
 from norm_lab.study.tuning import (
     Tuned,
     read_tuned,
     select_best_per_arm,
 )
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, UsageError, did_you_mean
 
 TEMPLATES = Path(__file__).parent / "templates"
-HTML, LATEX = "html", "latex"
 OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
 OWN = b'<meta name="generator" content="norm-plugin report">'
@@ -160,43 +160,13 @@ def command_of(args: argparse.Namespace, *names: str) -> str:
     return shlex.join(argv).replace("\n", "'$'\\n''")  # in one line, as the fence around it needs
 
 
-def _renaming(text: str) -> tuple[str, str]:
-    old, equals, new = text.rpartition("=")
-    if not (old and equals and new):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A=B")
-    return old, new
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command ``report``."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin report",
-        description="Write a page that compares runs: OUT/index.html, OUT/report.md and "
-        "OUT/comparisons.csv.",
-    )
-    add = parser.add_argument
-    add(
-        "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
-    )
-    add("--out", type=Path, default=Path("report"), help="default: %(default)s")
-    text = f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; "
-    text += "unless that is one arm, the first baseline that the study declares)"
-    add("--baseline", metavar="NORM", help=text)
-    add("--study", metavar="STUDY", help="the study file that declares the primary comparisons")
-    text = "a key in which runs may differ, such as optimization.lr, or a section: compare each "
-    text += "arm at its best value, and show all values. If repeated, arms differ in the values of "
-    add("--vary", action="append", default=[], metavar="KEY", help=f"{text}all keys")
-    text = "rename the arm A to B; may be repeated"
-    add("--label", action="append", type=_renaming, default=[], metavar="A=B", help=text)
-    add("--title", help="title of the page (default: the names of the experiments)")
-    text = "the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
-    add("--data", type=Path, metavar="DIR", help=f"{text}single runs on their translations")
-    text = "show the time to this validation loss (default: the lowest one of the baseline)"
-    add("--loss", type=float, help=text)
-    text = "latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)"
-    add("--format", choices=(HTML, LATEX), default=HTML, help=text)
-    add("--figure", choices=figures_of_page(), help="write only this figure and its data")
-    return parser.parse_args(argv)
+    args = report_parser().parse_args(argv)
+    if args.figure not in (None, *figures_of_page()):
+        known = did_you_mean(args.figure, figures_of_page())
+        raise UsageError(f"there is no figure {args.figure}; {known}")
+    return args
 
 
 def _check_own(out: Path) -> None:

@@ -11,7 +11,6 @@ and site. The third reads the statistics in a result, with three digits, also in
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +32,11 @@ from norm_lab.report.figure import (
     legend_height,
     style,
 )
+from norm_lab.report.parsers import records_parser
 from norm_lab.results.folder import read_folder
 from norm_lab.results.statistics import record_lines, to_columns
 from norm_lab.study.study import Study
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, UsageError, did_you_mean
 from norm_plugin.models.recording import LEVELS
 from norm_plugin.models.sites import STOCK_NORMS
 
@@ -331,16 +331,9 @@ def summary(record: Mapping[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``records``."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin records",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", type=Path, help="a file that --norm-record has written")
-    parser.add_argument("--figure", choices=RECORDED, help="print the figure's data as CSV")
-    text = "prefixes of the paths of norms or layers (default: all)"
-    parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
-    args = parser.parse_args(argv)
+    args = records_parser().parse_args(argv)
+    if args.figure not in (None, *RECORDED):
+        raise UsageError(f"there is no figure {args.figure}; {did_you_mean(args.figure, RECORDED)}")
     record = read_record(args.file)
     if args.figure is None:
         print(summary(record))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from norm_lab.metrics import Metric, find_metric
+from norm_lab.report.parsers import score_table_parser
 from norm_lab.report.text import distinct, escaped, markdown, span
 from norm_lab.results.table import read_results
 from norm_lab.study.comparable import (
@@ -103,11 +102,6 @@ def _scores_of_norm(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``score-table``."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin score-table",
-        description="Print the table of an experiment in Markdown.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
-    args = parser.parse_args(argv)
+    args = score_table_parser().parse_args(argv)
     print(score_table(read_results(args.folder)))
     return 0

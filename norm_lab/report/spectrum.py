@@ -9,9 +9,7 @@ that of the shared embedding of IWSLT14; without shared embeddings there is one 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from norm_lab.report.figure import (
     style,
     write_files,
 )
+from norm_lab.report.parsers import spectrum_parser
 from norm_lab.report.records import (
     statistics_of,
 )
@@ -119,16 +118,7 @@ def figure_of(spectra: Sequence[Spectrum]) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin spectrum",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write FILE.csv and FILE.svg (default: only print)"
-    )
-    args = parser.parse_args(argv)
+    args = spectrum_parser().parse_args(argv)
     if args.out is not None:
         check_output(args.out)
     spectra = [spectrum for path in args.checkpoints for spectrum in read_spectra(path)]

@@ -42,17 +42,16 @@ from norm_plugin.checkpoints.files import (
     numbered_checkpoints,
     save_checkpoint,
 )
-from norm_plugin.io.command_line import CommandError, at_least
+from norm_plugin.checkpoints.parsers import average_parser
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import check_output, reading
-from norm_plugin.io.user_dirs import add_user_dir, check_user_dir, import_user_dir
+from norm_plugin.io.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import NORM_TYPES, NormSpec, norm_spec
 
 KEPT_BY = {"epoch": "--keep-last-epochs", "update": "--keep-interval-updates"}
 """fairseq's flags for the number of checkpoints of a kind that a run keeps."""
-MODES = ("average", "last")
-"""The values of --running-stats, explained above."""
 
 
 _DIM = 8  # width of the norms built here to list their buffers, which do not depend on it
@@ -91,7 +90,7 @@ class RunningMean:
     It holds one sum, and the other entries of the newest checkpoint.
 
     Args:
-        running_stats: one of ``MODES``.
+        running_stats: one of ``parsers.MODES``.
     """
 
     def __init__(self, running_stats: str = "average") -> None:
@@ -295,52 +294,9 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
     return list(args.inputs)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin average",
-        description="Average the weights of several checkpoints of one run.",
-    )
-    parser.add_argument(
-        "--inputs",
-        nargs="+",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="one checkpoint folder, or the files to average",
-    )
-    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
-    last = parser.add_mutually_exclusive_group()
-    last.add_argument(
-        "--last-epochs",
-        type=at_least(1),
-        metavar="N",
-        help="average the last N of checkpoint<EPOCH>.pt in the folder",
-    )
-    last.add_argument(
-        "--last-updates",
-        type=at_least(1),
-        metavar="N",
-        help="average the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
-    )
-    parser.add_argument(
-        "--upper-bound",
-        type=at_least(1),
-        metavar="N",
-        help="exclude epochs or updates after this number",
-    )
-    parser.add_argument(
-        "--running-stats",
-        choices=MODES,
-        default="average",
-        help="running statistics of the norms: their mean (default), or those of the newest input",
-    )
-    add_user_dir(parser)
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    args = _parse(argv)
+    args = average_parser().parse_args(argv)
     check_output(args.output)
     import_user_dir(args.user_dir)
     paths = _inputs(args)

@@ -25,9 +25,10 @@ from norm_plugin.checkpoints.files import (
     load_checkpoint,
     save_checkpoint,
 )
+from norm_plugin.checkpoints.parsers import fold_parser
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import check_output
-from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
+from norm_plugin.io.user_dirs import import_user_dir
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
@@ -80,20 +81,7 @@ def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and print a line for each site."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin fold",
-        description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
-    )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the input")
-    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="the binarized data, for its dictionaries (default: the folder of the run)",
-    )
-    add_user_dir(parser)
-    args = parser.parse_args(argv)
+    args = fold_parser().parse_args(argv)
     check_output(args.output)
     import_user_dir(args.user_dir)
     if os.path.realpath(args.output) == os.path.realpath(args.checkpoint):

@@ -9,7 +9,6 @@ that folder crashes. So before each run:
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -25,6 +24,7 @@ from norm_plugin.checkpoints.files import (
     load_checkpoint,
     num_updates,
 )
+from norm_plugin.checkpoints.parsers import repair_parser
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
 
@@ -118,12 +118,7 @@ def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; print what was repaired, or nothing if nothing was."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin repair",
-        description="Replace a truncated checkpoint_last.pt and remove leftover temporary files.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
-    args = parser.parse_args(argv)
+    args = repair_parser().parse_args(argv)
     for message in repair(args.folder):
         print(f"repair: {message}", file=sys.stderr)
     return 0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
+UNKNOWN = "unrecognized arguments: "  # as argparse prints it
 SHOWN = 20  # how many lines of a failed command's output are printed
+FAILED, USAGE = 1, 2  # exit statuses
 CLOSED = 141  # 128 + SIGPIPE: the exit status that a shell reports after this signal
 
 
@@ -18,9 +22,17 @@ class CommandError(Exception):
 
     Attributes:
         tail: the last lines of output, which are printed before the message.
+        status: the exit status of the command.
     """
 
     tail: Sequence[str] = ()
+    status = FAILED
+
+
+class UsageError(CommandError):
+    """The command line, or a file that it names, is wrong; nothing was started."""
+
+    status = USAGE
 
 
 class DivergedError(CommandError):
@@ -28,7 +40,7 @@ class DivergedError(CommandError):
 
 
 def run_command(main: Callable[[], int]) -> None:
-    """Exit with the status of ``main()``; print a CommandError as one line and exit with 1."""
+    """Exit with the status of ``main()``; print a CommandError as one line, and exit with its."""
     try:
         if sys.stdout is None:
             raise CommandError("stdout is closed; to discard the output, redirect it: >/dev/null")
@@ -39,10 +51,60 @@ def run_command(main: Callable[[], int]) -> None:
             print(f"  | {line}", file=sys.stderr)
         line = " ".join(str(error).split())
         print(f"error: {line}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(error.status)
     except KeyboardInterrupt:
         print("error: interrupted; no file was left incomplete", file=sys.stderr)
         sys.exit(130)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Let a CommandError of the block end the command as a wrong command line does: with 2."""
+    try:
+        yield
+    except CommandError as error:
+        error.status = USAGE
+        raise
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the nearest known one, or all of them."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}."
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help keeps its lines, and whose errors are one line with status 2.
+
+    Args:
+        example: commands, shown at the end of the help.
+    """
+
+    def __init__(self, *, example: str = "", **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **settings)
+        if example:
+            lines = [f"  {line.strip()}" for line in example.strip().splitlines()]
+            self.epilog = "\n".join([*filter(None, [self.epilog]), "example:", *lines])
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, which for unknown flags names the nearest ones."""
+        if message.startswith(UNKNOWN):
+            message = self.about_unknown(message.removeprefix(UNKNOWN).split())
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+    def about_unknown(self, words: Sequence[str]) -> str:
+        """Return the message about words of the command line that the parser does not know."""
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if not flags:
+            return f"unknown argument {' '.join(words)}"
+        hints = [(flag, difflib.get_close_matches(flag, known, n=1, cutoff=0.75)) for flag in flags]
+        return "; ".join(
+            f"unknown flag {flag}" + (f", did you mean {near[0]}?" if near else "")
+            for flag, near in hints
+        )
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -49,7 +49,7 @@ def error_of(command, argv, capsys):
         run_command(partial(command, argv))
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
-    assert stopped.value.code == 1 and printed.out == "" and line.startswith("error: ")
+    assert stopped.value.code == 2 and printed.out == "" and line.startswith("error: ")
     return line
 
 

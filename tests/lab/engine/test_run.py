@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fake_runs import FakeRuns, of_stage, spec_of, value
+from fake_runs import FakeRuns, composed, of_stage, spec_of, value
 from norm_lab.commands import DEMO_NORMS
 from norm_lab.engine.stages import evaluation_command, run_stages
 from norm_plugin.io.command_line import CommandError
@@ -170,11 +170,8 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
     ("argv", "message"),
     [
         (["--subword", "chars"], "subword is chars; choose subword-nmt or sentencepiece"),
-        (["--sead", "1"], "unrecognized arguments: --sead"),
-        (
-            ["--norm-placement", "post"],
-            "put flags of fairseq-train at the end, as in -- --norm-placement post; see --help",
-        ),
+        (["--sead", "1"], "unknown flag --sead, did you mean --seed?; see norm-plugin run --help"),
+        (["--clip-norm", "1"], "flags of fairseq-train go to the end: -- --clip-norm"),
         (["powernorm"], "powernorm"),
         (["norm=powernorm,layernorm"], "is more than one run; use norm-plugin sweep"),
         (["norm=enwik8/adanorm"], "unknown norm 'enwik8/adanorm'; choose from"),
@@ -186,9 +183,16 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
 )
 def test_what_is_wrong_is_one_line_before_anything_is_made(argv, message, runs):
     result = runs.run("iwslt14", *argv)
-    assert result.returncode == 1 and message in result.stderr
+    assert result.returncode == 2 and message in result.stderr
     assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
     assert result.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
+
+
+def test_a_flag_of_norms_is_an_override_in_every_verb():
+    argv = ["--norm-type", "powernorm", "--norm-alpha-fwd=0.95", "--norm-placement", "post"]
+    (swept,) = composed("toy", *argv)
+    assert swept.identity() == spec_of("toy", *argv).identity()
+    assert swept.label == "powernorm-post-alpha-fwd-0.95"
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "2147483648", "99999999999"])
@@ -231,5 +235,5 @@ def test_the_demo_ends_with_a_table_and_a_page_of_its_own_results(runs):
 
 def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):
     result = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
-    assert result.returncode == 1 and "--norm-scale is an option of" in result.stderr
+    assert result.returncode == 2 and "--norm-scale is an option of" in result.stderr
     assert runs.take_calls() == []

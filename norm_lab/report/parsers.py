@@ -1,0 +1,93 @@
+"""The options of the commands that read results, whose modules import pandas and torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from norm_plugin.io.command_line import Parser
+
+HTML, LATEX = "html", "latex"
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    old, equals, new = text.rpartition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A=B")
+    return old, new
+
+
+def report_parser() -> Parser:
+    """Return the parser of ``report``."""
+    parser = Parser(
+        prog="norm-plugin report",
+        description="Write a page that compares runs: OUT/index.html, OUT/report.md and\n"
+        "OUT/comparisons.csv.",
+        example="norm-plugin report work/results/toy --out work/report",
+    )
+    add = parser.add_argument
+    add(
+        "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
+    )
+    add("--out", type=Path, default=Path("report"), help="default: %(default)s")
+    text = "the norm or arm that the others are compared with (default: layernorm; "
+    text += "unless that is one arm, the first baseline that the study declares)"
+    add("--baseline", metavar="NORM", help=text)
+    add("--study", metavar="STUDY", help="the study file that declares the primary comparisons")
+    text = "a key in which runs may differ, such as optimization.lr, or a section: compare each "
+    text += "arm at its best value, and show all values. If repeated, arms differ in the values of "
+    add("--vary", action="append", default=[], metavar="KEY", help=f"{text}all keys")
+    text = "rename the arm A to B; may be repeated"
+    add("--label", action="append", type=_renaming, default=[], metavar="A=B", help=text)
+    add("--title", help="title of the page (default: the names of the experiments)")
+    text = "the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
+    add("--data", type=Path, metavar="DIR", help=f"{text}single runs on their translations")
+    text = "show the time to this validation loss (default: the lowest one of the baseline)"
+    add("--loss", type=float, help=text)
+    text = "latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)"
+    add("--format", choices=(HTML, LATEX), default=HTML, help=text)
+    add("--figure", metavar="NAME", help="write only this figure and its data")
+    return parser
+
+
+def score_table_parser() -> Parser:
+    """Return the parser of ``score-table``."""
+    parser = Parser(
+        prog="norm-plugin score-table",
+        description="Print the table of an experiment in Markdown.",
+        example="norm-plugin score-table work/results/toy",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
+    return parser
+
+
+def records_parser() -> Parser:
+    """Return the parser of ``records``."""
+    parser = Parser(
+        prog="norm-plugin records",
+        description="Read the statistics over training that --norm-record has written, or those\n"
+        "that a result stores. Without --figure, the file is described.",
+        example="""norm-plugin records work/RUN/checkpoints/norm_record.jsonl.gz
+        norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
+        norm-plugin records results/toy/powernorm-seed1.json""",
+    )
+    parser.add_argument("file", type=Path, help="a file that --norm-record has written")
+    parser.add_argument("--figure", metavar="NAME", help="print the figure's data as CSV")
+    text = "prefixes of the paths of norms or layers (default: all)"
+    parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
+    return parser
+
+
+def spectrum_parser() -> Parser:
+    """Return the parser of ``spectrum``."""
+    parser = Parser(
+        prog="norm-plugin spectrum",
+        description="Print the singular values of the embeddings of checkpoints (PowerNorm paper,\n"
+        "Figure 6). They are divided by the largest one of their embedding.",
+        example="norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum",
+    )
+    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write FILE.csv and FILE.svg (default: only print)"
+    )
+    return parser

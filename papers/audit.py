@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Show one of the findings of docs/audit.md in numbers.
+"""Show one of the findings of papers/audit.md in numbers.
 
-    python tools/audit.py gradient
-    python tools/audit.py             all of them
+    python -m papers.audit gradient
+    python -m papers.audit             all of them
 
 Everything is computed in float64 from fixed seeds; `python tools/docs.py` writes the same lines
 into the page.
@@ -21,7 +21,7 @@ from norm_plugin.io.command_line import run_command
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER
-from papers import ADANORM, POWERNORM, PUBLISHED, published_scores
+from papers.scores import ADANORM, POWERNORM, PUBLISHED, published_scores
 
 Lines = Iterator[str]
 
@@ -207,19 +207,19 @@ FINDINGS: dict[str, Callable[[], Lines]] = {
         *(mask, numbers, counts, perplexities),
     )
 }
-"""What docs/audit.md shows, by name."""
+"""What papers/audit.md shows, by name."""
 
 
 def finding_lines(name: str) -> str:
     """Return Markdown: the command of a finding, and what it prints."""
     lines = "\n".join(FINDINGS[name]())
-    return f"```text\n$ python tools/audit.py {name}\n{lines}\n```"
+    return f"```text\n$ python -m papers.audit {name}\n{lines}\n```"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python tools/audit.py",
+        prog="python -m papers.audit",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""The rows of docs/papers.md: what a paper states, what was measured here, and the verdict.
+"""The rows of papers/papers.md: what a paper states, what was measured here, and the verdict.
 
 ``paper_rows.yaml`` has the rows of each paper, one per claim. A row has ``what`` (a figure, a
 table, a lemma) and ``says`` in our words. An experiment has the paper's setting as ``of`` and a
@@ -7,7 +7,7 @@ verdicts.py. Each test has our setting as ``here``, for an experiment whether th
 as ``same``, and one of
 
     compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
-    theory      rows of a claim of docs/theory.md: {claim, where, n}
+    theory      rows of a claim of papers/theory.md: {claim, where, n}
     recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
                 It is the change over training, or a ``part`` of it, alone or divided by that of
                 ``over: [value, norm]`` as a logarithm to base 10
@@ -37,22 +37,22 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from example_runs import RESULTS as EXAMPLES
-from example_runs import SCORES, read_runs
-from findings import declared_tests, read_named, with_placement
-from image_statistics import NORM, recorded_values
+from papers.example_runs import RESULTS as EXAMPLES
+from papers.example_runs import SCORES, read_runs
+from papers.findings import declared_tests, read_named, with_placement
+from papers.image_statistics import NORM, recorded_values
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import record_of, statistics_of, values_of
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict, compare, compare_independent, describe
 from norm_lab.study.study import Study, read_study
-from norm_lab.theory import CLAIMS
-from norm_lab.theory.claim import INTERVAL, finite_cases
-from norm_lab.theory.command import read_made, read_measurements
+from papers.theory import CLAIMS
+from papers.theory.claim import INTERVAL, finite_cases
+from papers.theory.command import read_made, read_measurements
 from norm_plugin.io.command_line import CommandError
-from papers import first_norm_tenths, in_tenths
-from verdicts import KINDS, Outcome, on_claim, on_experiment, on_statement
+from papers.scores import first_norm_tenths, in_tenths
+from papers.verdicts import KINDS, Outcome, on_claim, on_experiment, on_statement
 
 FILE = Path(__file__).with_name("paper_rows.yaml")
 VERDICTS = dict(chain(*(verdicts.items() for verdicts in KINDS.values())))
@@ -179,7 +179,7 @@ def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
     """Return the comparisons of one study and outcome, by arm and baseline.
 
     The declared pairs are one family of Holm's correction; all others of the study's report and of
-    docs/papers.md are another one.
+    papers/papers.md are another one.
     """
     study = read_named(name, results)
     tests = chain(*(row.get("tests", ()) for row in chain(*declared_rows().values())))
@@ -239,7 +239,7 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
 
 
 def of_theory(evidence: Declared, results: Path) -> Measured:
-    """Return the rows of verdicts of a claim in docs/theory.md; ``where`` selects by column."""
+    """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column."""
     name, folder = evidence["claim"], results / "theory"
     if not (folder / f"{name}.csv").is_file():
         return Measured("", Outcome.OPEN)
@@ -252,7 +252,7 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
         if all(_selects(key, value, str(row.get(key))) for key, value in where.items())
     ]
     if not rows:
-        raise CommandError(f"results/theory/{name}.csv has no row of verdicts where {where}")
+        raise CommandError(f"papers/data/theory/{name}.csv has no row of verdicts where {where}")
     holds = Counter(row["holds"] for row in rows)
     stated = holds["yes"] + holds["no"]
     outcome = Outcome.MIXED if holds["yes"] and holds["no"] else Outcome.OPPOSITE

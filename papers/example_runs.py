@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run an example for several norms and seeds, and keep the scores for docs/examples.md.
 
-    python tools/example_runs.py mnist --data DIR --norms layernorm adanorm --seeds 1 2 3
+    python -m papers.example_runs mnist --data DIR --norms layernorm adanorm --seeds 1 2 3
 
-Writes results/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is skipped, so
+Writes papers/data/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is skipped, so
 the same command continues a series that was stopped. All runs of an example have the same data and
 flags: other ones need another --out. `python tools/docs.py` makes the tables.
 """
@@ -32,7 +32,7 @@ from norm_lab.study.significance import half_interval
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES
-from papers import published_scores
+from papers.scores import published_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results") / "examples"
@@ -50,7 +50,7 @@ def example_table(name: str, root: Path) -> str:
     score, published = SCORES[name], published_scores(name)
     runs = read_runs(root / RESULTS / name)
     if not runs:
-        return f"Not run: `python tools/example_runs.py {name} --data DIR` does it."
+        return f"Not run: `python -m papers.example_runs {name} --data DIR` does it."
     table = pd.DataFrame(runs).assign(score=[run["scores"][score] for run in runs])
     rows = [
         {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draw the figures of docs/findings/ and docs/theory.md from the committed results.
+"""Draw the figures of papers/ and papers/theory.md from the committed results.
 
-    python tools/findings.py
+    python -m papers.findings
 
 tools/docs.py writes the tables of the same comparisons.
 """
@@ -25,12 +25,12 @@ from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study
-from norm_lab.theory import CLAIMS
-from norm_lab.theory.command import draw
+from papers.theory import CLAIMS
+from papers.theory.command import draw
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
-from questions import COMPARISONS, CORPORA, FINDINGS, RESULTS, Effect, Key
-from questions import with_placement as with_placement
+from papers.questions import COMPARISONS, CORPORA, FINDINGS, RESULTS, Effect, Key
+from papers.questions import with_placement as with_placement
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTED = ["difference", "difference_low", "difference_high", "p_permutation", "p_holm"]
@@ -111,7 +111,7 @@ def rows_of(effects: Sequence[Effect], results: Path) -> pd.DataFrame:
 
 @cache
 def measured(results: Path) -> dict[Key, dict[str, Any]]:
-    """Return each comparison of docs/findings.md and its pages, with the columns of its tables.
+    """Return each comparison of papers/README.md and its pages, with the columns of its tables.
 
     p is corrected within a family: the declared pairs of an outcome, or all others of the study's
     report and of these pages.
@@ -238,7 +238,7 @@ def figure_text(name: str, results: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python tools/findings.py",
+        prog="python -m papers.findings",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

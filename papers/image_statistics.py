@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Record the batch statistics of a network for images, as in Figures 2 and 3 of PowerNorm.
 
-    python tools/image_statistics.py --data DIR --seeds 1 2 3 4 5
+    python -m papers.image_statistics --data DIR --seeds 1 2 3 4 5
 
 The paper compares the first batch normalization of ResNet20 on CIFAR-10 with that of a Transformer.
 Here the network is that of examples/mnist.py --norm-at scores with batch normalization after the
 first convolution in place of its own norm, for one epoch of MNIST. Writes
-results/examples/image_statistics with one file per seed; results/multi30k_cpu has the records of
+papers/data/examples/image_statistics with one file per seed; studies/multi30k_cpu has the records of
 the Transformer.
 
 norm_plugin/models/recording/measures.py has the formulas. The distance of Figure 2 depends on the
@@ -36,7 +36,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from example_runs import RESULTS, ROOT, Run, check_shared, checksum, made_here, read_runs
+from papers.example_runs import RESULTS, ROOT, Run, check_shared, checksum, made_here, read_runs
 from norm_lab.results.result import result_name
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
@@ -48,7 +48,7 @@ from mnist import LEARNING_RATE, ScoreNorm, read_mnist, train_epoch
 
 NAME, NORM, CHANNELS = "image_statistics", "batchnorm", 20
 EVERY = 25
-"""Every 25th update is kept, as in results/multi30k_cpu."""
+"""Every 25th update is kept, as in studies/multi30k_cpu."""
 
 
 class MeasuredNorm(nn.Module):
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    command = "python tools/image_statistics.py --data DIR --seeds SEED"
+    command = "python -m papers.image_statistics --data DIR --seeds SEED"
     shared = {"command": command, "data": checksum(args.data)}
     for run in read_runs(args.out):
         check_shared(shared, run, args.out)

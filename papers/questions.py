@@ -1,4 +1,4 @@
-"""The comparisons behind docs/findings.md and its pages, by question.
+"""The comparisons behind papers/README.md and its pages, by question.
 
 ``findings.py`` tests and shows them; ``summary.py`` has the tables of the first page.
 """
@@ -309,7 +309,7 @@ class Task(NamedTuple):
 
     Attributes:
         title: the task and the unit.
-        page: the name of the page in docs/findings/.
+        page: the name of the page in papers/.
         cells: the comparison of each norm.
     """
 
@@ -399,7 +399,7 @@ MAIN_CLAIMS = (
     ("xiong", "Figure 4, pre-LN", "findings/warmup"),
     ("xiong", "Theorem 1, pre-LN", "theory"),
 )
-"""The rows of docs/papers.md that docs/findings.md repeats, and the page with more."""
+"""The rows of papers/papers.md that papers/README.md repeats, and the page with more."""
 COMPARISONS = tuple(
     dict.fromkeys(
         each.key

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from findings import read_named
+from papers.findings import read_named
 from norm_lab.report.records import RECORDED, drawn_places, recorded
 from norm_lab.report.text import markdown
 from norm_lab.study.comparisons import outcome_values, split_ratio

@@ -85,7 +85,7 @@ def _section(task: Declared) -> str:
         command = " ".join(
             ["norm-plugin fairseq-flags", task["experiment"], *task.get("overrides", ())]
         )
-    study = f" and `configs/study/{task['study']}.yaml`" if "study" in task else ""
+    study = f" and `studies/{task['study']}.yaml`" if "study" in task else ""
     return f"## {task['title']}\n\n{task['source']}. Here: `{command}`{study}.\n\n{markdown(table)}"
 
 

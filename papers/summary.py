@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md: the norms by task, what they cost, and the papers' claims."""
+"""The tables of papers/README.md: the norms by task, what they cost, and the papers' claims."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from findings import measured, read_named
+from papers.findings import measured, read_named
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
-from paper_claims import TITLES, judged
-from questions import MAIN_CLAIMS, NORMS, RATES, TASKS, Task, with_placement
+from papers.claims import TITLES, judged
+from papers.questions import MAIN_CLAIMS, NORMS, RATES, TASKS, Task, with_placement
 from speed_tables import training_costs
 
 BASELINE = NORMS[0]
@@ -95,7 +95,7 @@ def highest_rates(name: str, results: Path) -> dict[str, str]:
 
 
 def main_claims(results: Path) -> str:
-    """Return Markdown: the main claims of the papers as docs/papers.md has them."""
+    """Return Markdown: the main claims of the papers as papers/papers.md has them."""
     rows = []
     for paper, what, page in MAIN_CLAIMS:
         (row,) = [each for each in judged(paper, results) if each["what"] == what]

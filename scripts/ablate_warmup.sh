@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Placement, warm-up and learning rate on Multi30k, as configs/study/warmup.yaml lists them. See --help.
+# Placement, warm-up and learning rate on Multi30k, as studies/warmup/study.yaml lists them. See --help.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

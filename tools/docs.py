@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill the generated blocks of README.md, docs/*.md and docs/findings/*.md.
+"""Fill the generated blocks of README.md, docs/*.md and papers/*.md.
 
     python tools/docs.py             write them
     python tools/docs.py --check     change nothing, exit with 1 if one is stale
@@ -20,7 +20,7 @@ import pandas as pd
 # for the rows of the speed tables
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from audit import finding_lines
+from papers.audit import finding_lines
 from declared_tables import (
     field_commands_table,
     front_table,
@@ -31,25 +31,25 @@ from declared_tables import (
     placements_text,
     sites_table,
 )
-from example_runs import example_table
-from findings import declared_table, finding_block
-from layer_gradients import layer_gradients_table
+from papers.example_runs import example_table
+from papers.findings import declared_table, finding_block
+from papers.layer_gradients import layer_gradients_table
 from norm_lab.report.score_table import score_table
 from norm_lab.report.text import markdown
 from norm_lab.results.table import read_results
-from norm_lab.theory.command import block as theory_block
+from papers.theory.command import block as theory_block
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_text, write_text
-from paper_claims import paper_table, verdict_counts
-from papers import (
+from papers.claims import paper_table, verdict_counts
+from papers.scores import (
     recorded_figures_table,
     reproduction_table,
     scores_table,
 )
 from recipe_commands import command_lines
-from settings import settings_tables
+from papers.settings import settings_tables
 from speed_tables import speed_table
-from summary import costs_table, main_claims, norm_table
+from papers.summary import costs_table, main_claims, norm_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"^<!-- (?:begin|end):.*", re.MULTILINE)

@@ -1,6 +1,6 @@
 """The report of a comparison: verdicts, intervals, curves and speed, as HTML, Markdown and LaTeX.
 
-    norm-plugin report results/multi30k_cpu --out report/
+    norm-plugin report multi30k_cpu --out report/
 
 ``index.html`` is self-contained. ``report.md`` has the same content with its figures as files, and
 ``comparisons.csv`` the numbers behind the verdicts. ``--format latex`` also writes each table as

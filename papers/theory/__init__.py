@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_lab.theory.claim import Claim
+from papers.theory.claim import Claim
 
 _modules = [
     importlib.import_module(f"{__name__}.{info.name}")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_plugin.norms import build_norm
 
 SECTION = 8

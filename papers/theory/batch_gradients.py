@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
-from norm_lab.theory.models import through_norm
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
+from papers.theory.models import through_norm
 from norm_plugin.norms import build_norm
 
 SECTION = 11

@@ -19,9 +19,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_lab.theory.claim import ROUNDING, Options, Row, cases, verdict
-from norm_lab.theory.lipschitz import EPOCHS, running_norm
-from norm_lab.theory.models import Activations, through_norm
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
+from papers.theory.lipschitz import EPOCHS, running_norm
+from papers.theory.models import Activations, through_norm
 
 SECTION = 10
 CASE = ("placement", "tokens")

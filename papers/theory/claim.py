@@ -1,7 +1,7 @@
 """The parts of a claim: measurements, verdicts, and the fits that claims share.
 
 A claim is one file in this folder, with the names of :class:`Claim`. The first line of its
-docstring is the title of its section in ``docs/theory.md``; the prose is written by hand.
+docstring is the title of its section in ``papers/theory.md``; the prose is written by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy import stats
 
 from norm_lab.report.figure import style
 from norm_lab.study.significance import Sample, describe
-from norm_lab.theory.models import (
+from papers.theory.models import (
     Activations,
     Batches,
     StackPass,
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the measurements; see the flags of ``norm-plugin theory``.
+    """The options of the measurements; see the flags of ``python -m papers.theory``.
 
     Attributes:
         main: the placements that are measured with all seeds and all batches.

@@ -1,12 +1,12 @@
 """Measure what the papers claim about a Transformer at the start of training, and judge it.
 
-    norm-plugin theory
-    norm-plugin theory --claims last-layer --placement post,pre
-    norm-plugin theory --claims trained-layers --checkpoint run/best.pt
+    python -m papers.theory
+    python -m papers.theory --claims last-layer --placement post,pre
+    python -m papers.theory --claims trained-layers --checkpoint run/best.pt
 
 The measurements of each claim are written to a CSV file in the folder --out, and its section is
-printed as Markdown, with its tables. ``python tools/docs.py`` writes the tables of docs/theory.md
-from results/theory/. With the defaults this takes a few minutes.
+printed as Markdown, with its tables. ``python tools/docs.py`` writes the tables of papers/theory.md
+from papers/data/theory/. With the defaults this takes a few minutes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import norm_plugin
 from norm_lab.report.figure import Figure
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, short_commit, versions
-from norm_lab.theory import CLAIMS
-from norm_lab.theory.claim import INTERVAL, Options, Row, finite_cases
-from norm_lab.theory.models import real_batches
+from papers.theory import CLAIMS
+from papers.theory.claim import INTERVAL, Options, Row, finite_cases
+from papers.theory.models import real_batches
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import make_folder, read_json, write_text
 from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         ("dim", at_least(4), Options.dim, "channels in the simplified setting"),
         ("full-dim", at_least(4), Options.full_dim, "channels of the full model"),
         ("seeds", at_least(1), Options.seeds, "seeds of post and pre; others have half as many"),
-        ("out", Path, Path("results/theory"), "the folder of the CSV and SVG files"),
+        ("out", Path, Path("papers/data/theory"), "the folder of the CSV and SVG files"),
     ):
         text += " (default: %(default)s)"
         flags.add_argument(f"--{name}", type=of_type, default=default, help=text)

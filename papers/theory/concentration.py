@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Options, Row, verdict
-from norm_lab.theory.hidden_states import OUTPUT
-from norm_lab.theory.models import Batches
+from papers.theory.claim import Options, Row, verdict
+from papers.theory.hidden_states import OUTPUT
+from papers.theory.models import Batches
 
 SECTION = 5
 CASE = ("x", "tokens")

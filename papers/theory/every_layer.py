@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from norm_lab.study.significance import Sample
-from norm_lab.theory.claim import (
+from papers.theory.claim import (
     GRAY,
     INTERVAL,
     Options,
@@ -28,8 +28,8 @@ from norm_lab.theory.claim import (
     verdict,
     with_interval,
 )
-from norm_lab.theory.last_layer import exponent_of
-from norm_lab.theory.models import full, layer_gradients, watch_sums
+from papers.theory.last_layer import exponent_of
+from papers.theory.models import full, layer_gradients, watch_sums
 
 SECTION = 3
 CASE = ("placement", "stack", "tokens")

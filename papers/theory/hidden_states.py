@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from norm_lab.study.significance import Sample, describe
-from norm_lab.theory.claim import (
+from papers.theory.claim import (
     Options,
     Row,
     cases,

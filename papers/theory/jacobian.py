@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_lab.theory.claim import Options, Row, verdict
+from papers.theory.claim import Options, Row, verdict
 from norm_plugin.norms import Norm, build_norm, norm_spec
 
 SECTION = 6

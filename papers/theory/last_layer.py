@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_lab.study.significance import Sample
-from norm_lab.theory.claim import (
+from papers.theory.claim import (
     Options,
     Row,
     cases,
@@ -33,7 +33,7 @@ from norm_lab.theory.claim import (
     near_verdict,
     with_interval,
 )
-from norm_lab.theory.models import Setting, full, simplified
+from papers.theory.models import Setting, full, simplified
 from norm_plugin.norms import norm_spec
 
 SECTION = 2

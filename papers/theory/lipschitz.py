@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.theory.claim import Options, Row, cases, verdict
-from norm_lab.theory.models import Activations, through_norm
+from papers.theory.claim import Options, Row, cases, verdict
+from papers.theory.models import Activations, through_norm
 from norm_plugin.norms import Norm, build_norm
 
 SECTION = 9

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from fairseq.modules import FairseqDropout
 from torch import nn
 
-from norm_lab.theory.models import Activations, activations_of, batch_of
+from papers.theory.models import Activations, activations_of, batch_of
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.theory.claim import Options, Row, verdict
-from norm_lab.theory.every_layer import PAPER, factor
-from norm_lab.theory.models import batch_of, layer_gradients, of_model
-from norm_lab.theory.trained import read_trained
+from papers.theory.claim import Options, Row, verdict
+from papers.theory.every_layer import PAPER, factor
+from papers.theory.models import batch_of, layer_gradients, of_model
+from papers.theory.trained import read_trained
 from norm_plugin.io.command_line import CommandError
 
 SECTION = 4

@@ -1,4 +1,4 @@
-"""tools/verdicts.py and tools/paper_claims.py: the rule for verdicts, and docs/papers.md's rows."""
+"""papers/verdicts.py and papers/claims.py: the rule for verdicts, and papers/papers.md's rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import paper_claims
+from papers.scores import claims
 from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
-from paper_claims import (
+from papers.claims import (
     TESTS,
     TITLES,
     declared_rows,
@@ -23,7 +23,7 @@ from paper_claims import (
     of_differences,
     verdict_counts,
 )
-from verdicts import EXPERIMENTS, STATEMENTS, Outcome, on_claim, on_experiment, on_statement
+from papers.verdicts import EXPERIMENTS, STATEMENTS, Outcome, on_claim, on_experiment, on_statement
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 AGREES, OPPOSITE, ABSENT, OPEN = Outcome.AGREES, Outcome.OPPOSITE, Outcome.ABSENT, Outcome.OPEN

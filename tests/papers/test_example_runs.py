@@ -1,4 +1,4 @@
-"""tools/example_runs.py: the results of the examples and their tables."""
+"""papers/example_runs.py: the results of the examples and their tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import example_runs
-from example_runs import RESULTS, example_table
+from papers import example_runs
+from papers.example_runs import RESULTS, example_table
 from norm_plugin.io.command_line import CommandError
 
 
@@ -101,4 +101,4 @@ def test_a_run_that_diverges_is_one_line_and_no_file(tmp_path, stored, monkeypat
 
 
 def test_nothing_was_run(tmp_path):
-    assert example_table("parsing", tmp_path).startswith("Not run: `python tools/example_runs.py")
+    assert example_table("parsing", tmp_path).startswith("Not run: `python -m papers.example_runs")

@@ -1,4 +1,4 @@
-"""The figures and tables of docs/findings.md and its pages, and the numbers in their prose."""
+"""The figures and tables of papers/README.md and its pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from findings import declared_table, finding_table, measure, measured, read_named, rows_of
+from papers.findings import declared_table, finding_table, measure, measured, read_named, rows_of
 from norm_lab.config.studies import BEFORE, LOSSES, SCORE
 from norm_lab.study.comparisons import outcome_values
 from norm_lab.study.significance import half_interval
 from norm_lab.study.study import Study
-from questions import COMPARISONS, CORPORA, FINDINGS, Effect
+from papers.questions import COMPARISONS, CORPORA, FINDINGS, Effect
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -30,7 +30,7 @@ ELSEWHERE = {
     # chrF of the stored translations, whose references are not in the repository
     *(("0.10", "-0.11", "0.31"), ("0.50", "0.32", "0.68"), ("-0.30", "-0.69", "0.10")),
     *(("-0.12", "-0.32", "0.08"), ("0.08", "-0.40", "0.57"), ("0.84", "0.50", "1.18")),
-    ("0.08", "-0.03", "0.20"),  # the sensitivity to the rate: docs/characters_powernorm/report.md
+    ("0.08", "-0.03", "0.20"),  # the sensitivity to the rate: studies/characters_powernorm/README.md
     ("0.24", "-0.06", "0.53"),  # the interim look of multi30k_powernorm, at ten of its seeds
 }
 DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)")
@@ -103,7 +103,7 @@ def test_figures_draw_the_numbers_of_the_tables(name):
     """A file has its table as its description, and draws the rows that are not off its scale."""
     svg = (ROOT / "docs" / "findings" / f"{name}.svg").read_text("utf-8")
     description = svg.partition("<desc>\n")[2].partition("\n</desc>")[0]
-    assert unescape(description) == finding_table(name, RESULTS), "run python tools/findings.py"
+    assert unescape(description) == finding_table(name, RESULTS), "run python -m papers.findings"
     assert svg.count(", n = ") == sum(not each.off_scale for each in FINDINGS[name])
 
 

@@ -1,4 +1,4 @@
-"""tools/image_statistics.py: the statistics of batch normalization in a network for images."""
+"""papers/image_statistics.py: the statistics of batch normalization in a network for images."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from examples.test_mnist import write_digits
 
-import image_statistics
-from example_runs import RESULTS
-from image_statistics import CHANNELS, NAME, MeasuredNorm, main, recorded_values
+from papers import image_statistics
+from papers.example_runs import RESULTS
+from papers.image_statistics import CHANNELS, NAME, MeasuredNorm, main, recorded_values
 
 
 def test_a_record_has_the_distances_before_the_batch_and_the_parts_of_the_gradient():

@@ -1,12 +1,12 @@
-"""tools/settings.py: a recipe has the values of its paper, or says why not."""
+"""papers/settings.py: a recipe has the values of its paper, or says why not."""
 
 from __future__ import annotations
 
 import pytest
 
-import settings
+from papers import settings
 from norm_plugin.io.command_line import CommandError
-from settings import AGREES, SILENT, compared, declared_tasks, rows_of
+from papers.settings import AGREES, SILENT, compared, declared_tasks, rows_of
 
 TASKS = {task["title"]: task for task in declared_tasks()}
 

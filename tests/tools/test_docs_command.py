@@ -16,9 +16,9 @@ GENERATORS = {"results/": lambda name: f"\nnew {name}\n\nline\n", "norms": lambd
 
 
 def test_fill_changes_only_blocks():
-    text = "a\n<!-- begin:results/x -->\nold\n\nold\n<!-- end:results/x -->\nb\n"
+    text = "a\n<!-- begin:studies/x -->\nold\n\nold\n<!-- end:studies/x -->\nb\n"
     filled = fill(text, GENERATORS)
-    block = "<!-- begin:results/x -->\nnew x\n\nline\n<!-- end:results/x -->"
+    block = "<!-- begin:studies/x -->\nnew x\n\nline\n<!-- end:studies/x -->"
     assert filled == f"a\n{block}\nb\n"
     assert fill(filled, GENERATORS) == filled
     assert fill("no block\n", GENERATORS) == "no block\n"
@@ -29,9 +29,9 @@ def test_fill_changes_only_blocks():
 @pytest.mark.parametrize(
     "text",
     [
-        "<!-- begin:results/x -->\n",
-        "<!-- begin:results/x -->\n<!-- end:results/y -->",
-        "<!-- begin:norms -->\n<!-- begin:results/x -->\n<!-- end:norms -->",
+        "<!-- begin:studies/x -->\n",
+        "<!-- begin:studies/x -->\n<!-- end:studies/y -->",
+        "<!-- begin:norms -->\n<!-- begin:studies/x -->\n<!-- end:norms -->",
     ],
 )
 def test_a_marker_without_its_other_half_is_refused(text):

@@ -190,7 +190,7 @@ def test_adanorm_has_its_constant_of_the_corpus(name, scale):
 
 
 def test_the_small_experiment_keeps_its_flags():
-    """results/multi30k_cpu was measured with these."""
+    """studies/multi30k_cpu was measured with these."""
     flags = training_flags(read_configuration("multi30k_cpu"))
     text = """--user-dir norm_plugin --seed 1 --cpu --log-interval 50 --task translation
         --source-lang en --target-lang de --arch norm_transformer_multi30k_tiny

@@ -38,7 +38,7 @@ def test_reading_results_imports_no_torch():
     code = """
 import sys
 from norm_lab.results.table import read_results
-read_results("results/rt")
+read_results("studies/adanorm_rt")
 print(*(name for name in ("torch", "fairseq", "hydra") if name in sys.modules))
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -6,7 +6,7 @@ import pytest
 from tiny_run import write_dictionaries, write_pairs
 
 from known_cases import LABELS, PAIRS, H, Layer
-from norm_lab.theory import models
+from papers.theory import models
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from norm_lab.theory.models import random_batches
+from papers.theory.models import random_batches
 
 BATCHES = random_batches()
 DIM = 16

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import DIM, ROUNDING, holds, normal
-from norm_lab.theory import adaptive_scale
+from papers.theory import adaptive_scale
 
 
 def test_the_linear_scale_has_the_stated_means():

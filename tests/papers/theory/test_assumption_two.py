@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from norm_lab.theory import assumption_two
+from papers.theory import assumption_two
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 

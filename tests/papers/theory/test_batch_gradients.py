@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from norm_lab.theory import batch_gradients
+from papers.theory import batch_gradients
 
 
 @pytest.mark.parametrize("norm", batch_gradients.LEMMAS)

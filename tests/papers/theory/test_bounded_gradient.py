@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from norm_lab.theory import bounded_gradient, models
+from papers.theory import bounded_gradient, models
 
 
 def test_what_a_pass_of_pn_shows_is_what_the_formulas_give():

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from known_cases import BATCHES
-from norm_lab.theory.claim import Options, contains, exponent, factor_below, rate, with_interval
-from norm_lab.theory.models import random_batches
+from papers.theory.claim import Options, contains, exponent, factor_below, rate, with_interval
+from papers.theory.models import random_batches
 
 
 def points(by_seed):

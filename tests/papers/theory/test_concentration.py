@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from known_cases import verdicts
-from norm_lab.theory import concentration
+from papers.theory import concentration
 
 
 def test_the_share_outside_is_counted():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import DIM, ROUNDING, holds, normal
-from norm_lab.theory import detached
+from papers.theory import detached
 
 
 @pytest.mark.parametrize("name", detached.FORMS)

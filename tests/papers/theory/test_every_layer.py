@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from known_cases import verdicts
-from norm_lab.theory import every_layer
+from papers.theory import every_layer
 
 
 def over_layers(values_of_seeds, **columns):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from norm_lab.theory import gain_over_psi
+from papers.theory import gain_over_psi
 
 
 def test_the_ratio_is_that_of_the_gain_to_the_root_mean_square():

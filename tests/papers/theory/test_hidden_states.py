@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from known_cases import BATCHES, verdicts
-from norm_lab.theory import hidden_states, models
+from papers.theory import hidden_states, models
 
 
 def test_post_sums_and_pre_outputs_are_as_long_as_the_lemma_says():

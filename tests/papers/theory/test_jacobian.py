@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from known_cases import BATCHES, DIM, ROUNDING, normal, verdicts
-from norm_lab.theory import jacobian
-from norm_lab.theory.claim import Options
+from papers.theory import jacobian
+from papers.theory.claim import Options
 from norm_plugin.norms import build_norm
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, H, gradients_by_hand, verdicts
-from norm_lab.theory import last_layer
+from papers.theory import last_layer
 
 
 def test_the_last_layers_gradient_is_that_of_each_position(setting):

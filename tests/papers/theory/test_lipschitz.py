@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from norm_lab.theory import lipschitz, models
+from papers.theory import lipschitz, models
 
 
 def test_the_identity_of_the_exact_gradient_holds():

@@ -8,8 +8,8 @@ from tiny_run import write_dictionaries
 from torch import nn
 
 from known_cases import BATCHES, DIM, PAIRS, ROUNDING, gradients_by_hand
-from norm_lab.theory import models
-from norm_lab.theory.models import REAL, SENTENCES, Batches, real_batches, stack_pass
+from papers.theory import models
+from papers.theory.models import REAL, SENTENCES, Batches, real_batches, stack_pass
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.initialization import (
     XAVIER,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import running_statistics
-from norm_lab.theory.claim import Options
+from papers.theory import running_statistics
+from papers.theory.claim import Options
 from norm_plugin.checkpoints.building import build_model
 
 

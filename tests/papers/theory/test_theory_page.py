@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from norm_lab.theory import CLAIMS
-from norm_lab.theory.claim import finite_cases
-from norm_lab.theory.command import MADE, block, draw, main, name_of, read_made, read_measurements
+from papers.theory import CLAIMS
+from papers.theory.claim import finite_cases
+from papers.theory.command import MADE, block, draw, main, name_of, read_made, read_measurements
 from norm_plugin.io.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +45,7 @@ def test_each_claim_has_its_files_and_its_section(measured):
     _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for name, section in zip((each for each in CLAIMS if each in made), sections, strict=True):
         assert section.startswith(CLAIMS[name].text.split(".")[0])
-        assert made[name]["command"].startswith("norm-plugin theory --layers 1,2 ")
+        assert made[name]["command"].startswith("python -m papers.theory --layers 1,2 ")
         assert made[name]["date"] in section
         first, *more = re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
         header = first.splitlines()[0]

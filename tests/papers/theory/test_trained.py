@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import assumption_two, gain_over_psi, trained
-from norm_lab.theory.claim import Options
+from papers.theory import assumption_two, gain_over_psi, trained
+from papers.theory.claim import Options
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_run import run_state
 
-from norm_lab.theory import trained, trained_layers
-from norm_lab.theory.claim import Options
+from papers.theory import trained, trained_layers
+from papers.theory.claim import Options
 from norm_plugin.io.command_line import CommandError
 
 

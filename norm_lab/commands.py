@@ -129,12 +129,12 @@ def study(argv: Sequence[str]) -> int:
     args = parse(parser, argv)
     request = request_of(args)
     from norm_lab.config.compose import compose_runs
-    from norm_lab.config.studies import read_study_file, study_path
+    from norm_lab.config.studies import read_study_file, study_name, study_path
     from norm_lab.engine.grid import run_grid
     from norm_lab.study.tune import compose_tuned, tune_study, tuned_path
 
     path = study_path(request.experiment)
-    folder = Path(args.work or ROOT / "work", "studies", path.stem)
+    folder = Path(args.work or ROOT / "work", "studies", study_name(path))
     request = replace(request, results=request.results or Path(os.getcwd(), folder))
     if read_study_file(path).tune is None:
         specs = compose_runs(request)

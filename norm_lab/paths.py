@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 """The checkout, where commands run."""
 CONFIGS = ROOT / "configs"
 """The folder of the YAML files."""
+STUDIES = ROOT / "studies"
+"""The folder of our studies, each a folder with all that belongs to it."""
 
 
 def python_path(*folders: Path) -> str:

@@ -68,7 +68,6 @@ VERBS = {
         LOOK,
         f"{PARSERS}:spectrum_parser",
     ),
-    "theory": Verb("papers.theory.command", "measure the claims of the papers", LOOK),
     # called by programs only, and not listed in the help
     "job": Verb("norm_lab.commands:job", ""),  # the run in a folder
     "worker": Verb("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun

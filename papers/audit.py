@@ -4,7 +4,7 @@
     python -m papers.audit gradient
     python -m papers.audit             all of them
 
-Everything is computed in float64 from fixed seeds; `python tools/docs.py` writes the same lines
+Everything is computed in float64 from fixed seeds; `python -m papers` writes the same lines
 into the page.
 """
 

@@ -1,6 +1,6 @@
 """The rows of papers/papers.md: what a paper states, what was measured here, and the verdict.
 
-``paper_rows.yaml`` has the rows of each paper, one per claim. A row has ``what`` (a figure, a
+``claims.yaml`` has the rows of each paper, one per claim. A row has ``what`` (a figure, a
 table, a lemma) and ``says`` in our words. An experiment has the paper's setting as ``of`` and a
 list ``tests``; a statement of theory has ``tests`` alone. A row without tests has a ``verdict`` of
 verdicts.py. Each test has our setting as ``here``, for an experiment whether that is the paper's
@@ -37,24 +37,25 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from papers.example_runs import RESULTS as EXAMPLES
-from papers.example_runs import SCORES, read_runs
-from papers.findings import declared_tests, read_named, with_placement
-from papers.image_statistics import NORM, recorded_values
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import record_of, statistics_of, values_of
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict, compare, compare_independent, describe
 from norm_lab.study.study import Study, read_study
+from norm_plugin.io.command_line import CommandError
+from papers.example_runs import RESULTS as EXAMPLES
+from papers.example_runs import SCORES, read_runs
+from papers.findings import declared_tests, read_named, with_placement
+from papers.image_statistics import NORM, recorded_values
+from papers.scores import first_norm_tenths, in_tenths
 from papers.theory import CLAIMS
 from papers.theory.claim import INTERVAL, finite_cases
 from papers.theory.command import read_made, read_measurements
-from norm_plugin.io.command_line import CommandError
-from papers.scores import first_norm_tenths, in_tenths
 from papers.verdicts import KINDS, Outcome, on_claim, on_experiment, on_statement
 
-FILE = Path(__file__).with_name("paper_rows.yaml")
+FILE = Path(__file__).with_name("claims.yaml")
+THEORY = Path("papers") / "data" / "theory"
 VERDICTS = dict(chain(*(verdicts.items() for verdicts in KINDS.values())))
 TITLES = {"powernorm": "PowerNorm", "adanorm": "AdaNorm", "xiong": "Xiong et al."}
 UP, DOWN, SAME = "higher", "lower", "equal"
@@ -73,7 +74,7 @@ class Measured(NamedTuple):
 
 @cache
 def declared_rows() -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each paper as ``paper_rows.yaml`` has them."""
+    """Return the rows of each paper as ``claims.yaml`` has them."""
     rows: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text("utf-8"))
     return rows
 
@@ -240,7 +241,7 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
 
 def of_theory(evidence: Declared, results: Path) -> Measured:
     """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column."""
-    name, folder = evidence["claim"], results / "theory"
+    name, folder = evidence["claim"], results.parent / THEORY
     if not (folder / f"{name}.csv").is_file():
         return Measured("", Outcome.OPEN)
     claim = CLAIMS[name]

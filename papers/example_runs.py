@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run an example for several norms and seeds, and keep the scores for docs/examples.md.
+"""Run an example for several norms and seeds, and keep the scores for papers/examples.md.
 
     python -m papers.example_runs mnist --data DIR --norms layernorm adanorm --seeds 1 2 3
 
-Writes papers/data/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is skipped, so
-the same command continues a series that was stopped. All runs of an example have the same data and
-flags: other ones need another --out. `python tools/docs.py` makes the tables.
+Writes papers/data/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is
+skipped, so the same command continues a series that was stopped. All runs of an example have the
+same data and flags: other ones need another --out. `python -m papers` makes the tables.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from norm_lab.paths import ROOT
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, machine, versions
 from norm_lab.results.result import result_name
@@ -34,8 +35,7 @@ from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES
 from papers.scores import published_scores
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path("results") / "examples"
+RESULTS = Path("papers") / "data" / "examples"
 SCORES = {"mnist": "test accuracy", "parsing": "test UAS"}
 """The score of each example; papers.py has the values of Xu et al. 2019, Tables 1 to 4."""
 PUBLISHED = {"mnist": "published", "parsing": "published, other data"}

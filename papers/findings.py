@@ -3,7 +3,7 @@
 
     python -m papers.findings
 
-tools/docs.py writes the tables of the same comparisons.
+python -m papers writes the tables of the same comparisons.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_lab.paths import STUDIES
 from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import corrected_p, table_markdown, tables_of
@@ -25,14 +26,14 @@ from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study
-from papers.theory import CLAIMS
-from papers.theory.command import draw
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
-from papers.questions import COMPARISONS, CORPORA, FINDINGS, RESULTS, Effect, Key
+from papers.questions import COMPARISONS, FINDINGS, Effect, Key
 from papers.questions import with_placement as with_placement
+from papers.theory import CLAIMS
+from papers.theory.command import draw
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
 TESTED = ["difference", "difference_low", "difference_high", "p_permutation", "p_holm"]
 TITLES = ["mean", "95 % interval", "p (permutation)", "p (Holm)"]
 """The columns of a comparison, and their titles."""
@@ -49,8 +50,7 @@ def read_named(study: str, results: Path, declared_labels: bool = False) -> Stud
         declared_labels: name the arms by the labels of the study's file.
     """
     file = read_study_file(study_path(study))
-    folders = [results / RESULTS.get(study, study)]
-    return read_study(folders, file=file, declared_labels=declared_labels)
+    return read_study([results / study], file=file, declared_labels=declared_labels)
 
 
 def arm_labels(study: str, results: Path) -> dict[str, str]:
@@ -148,7 +148,7 @@ def measure(name: str, outcome: str, keys: Sequence[Key], results: Path) -> list
         .join(texts)
         .assign(
             better="right" if higher_is_better(study.runs, outcome) else "left",
-            corpus=CORPORA[name],
+            corpus=read_study_file(study_path(name)).setting,
             n=tests["by_seed"].map(lambda values: len(values) or "-"),
             outcome_title=outcome_title(outcome, study.metric),
         )
@@ -243,12 +243,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args(argv)
-    folder = ROOT / "docs" / "findings"
-    folder.mkdir(exist_ok=True)
     for name in FINDINGS:
-        write_text(folder / f"{name}.svg", figure_text(name, ROOT / "results"))
+        write_text(HERE / f"{name}.svg", figure_text(name, STUDIES))
     for claim in CLAIMS:
-        draw(claim, ROOT / "results" / "theory")
+        draw(claim, HERE / "data" / "theory")
     return 0
 
 

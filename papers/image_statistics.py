@@ -6,8 +6,8 @@
 The paper compares the first batch normalization of ResNet20 on CIFAR-10 with that of a Transformer.
 Here the network is that of examples/mnist.py --norm-at scores with batch normalization after the
 first convolution in place of its own norm, for one epoch of MNIST. Writes
-papers/data/examples/image_statistics with one file per seed; studies/multi30k_cpu has the records of
-the Transformer.
+papers/data/examples/image_statistics with one file per seed; studies/multi30k_cpu has the records
+of the Transformer.
 
 norm_plugin/models/recording/measures.py has the formulas. The distance of Figure 2 depends on the
 scale of the norm's input and on its number of channels C. To compare two models, the distance here
@@ -36,12 +36,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from papers.example_runs import RESULTS, ROOT, Run, check_shared, checksum, made_here, read_runs
+from norm_lab.paths import ROOT
 from norm_lab.results.result import result_name
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
 from norm_plugin.models.recording.measures import gradient_parts, moments, root_mean_square
 from norm_plugin.norms.batch_norm import BatchNorm
+from papers.example_runs import RESULTS, Run, check_shared, checksum, made_here, read_runs
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import LEARNING_RATE, ScoreNorm, read_mnist, train_epoch
@@ -112,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    command = "python -m papers.image_statistics --data DIR --seeds SEED"
+    command = "python tools/image_statistics.py --data DIR --seeds SEED"  # as in the stored runs
     shared = {"command": command, "data": checksum(args.data)}
     for run in read_runs(args.out):
         check_shared(shared, run, args.out)

@@ -1,4 +1,4 @@
-"""The comparisons behind papers/README.md and its pages, by question.
+"""The comparisons behind the pages of papers/, by question.
 
 ``findings.py`` tests and shows them; ``summary.py`` has the tables of the first page.
 """
@@ -11,44 +11,6 @@ from typing import NamedTuple
 from norm_lab.config.studies import MINUS, SCORE, read_study_file, study_path, terms
 
 BOTH = (SCORE, "valid_loss")
-RESULTS = {
-    "characters": "tinyshakespeare_short",
-    "adanorm_rt": "rt",
-    "adanorm_sst5": "sst5",
-    "warmup": "warmup/multi30k_cpu",
-}
-"""The folder of a study's results, if it does not have the name of the study."""
-CORPORA = {
-    "characters": "characters, one rate",
-    "characters_fair": "characters, nanoGPT's start, own rates",
-    "own_start": "characters, own rates",
-    "characters_tuned_short": "characters, own rates",
-    "characters_tuned_post": "characters, own rates",
-    "characters_powernorm": "characters, own rates",
-    "stat_tokens": "characters, large batches, one rate",
-    "stat_tokens_wide": "characters, nanoGPT's start, one rate",
-    "no_layer_scale": "characters, nanoGPT's start",
-    "gain_and_bias": "characters, nanoGPT's start, one rate",
-    "depth": "characters, own rates",
-    "depth_uncensored": "characters, nanoGPT's start, own rates",
-    "depth_longer": "characters, nanoGPT's start, 5,000 updates, own rates",
-    "derivatives_depth": "characters, nanoGPT's start, own rates",
-    "tensorized_small": "characters, tensorized, own rates",
-    "transformer_xl_characters": "characters, Transformer-XL, own rates",
-    "adanorm_rt": "RT, one rate",
-    "adanorm_sst5": "SST5, one rate",
-    "sst5_confirmed": "SST5, new seeds, one rate",
-    "adanorm_scale": "SST5, seeds 31 to 50, one rate",
-    "multi30k_cpu": "Multi30k, rate 0.005",
-    "multi30k_powernorm": "Multi30k, 17 seeds, rate 0.005",
-    "table1_small": "Multi30k, seeds 31 to 40, rate 0.005",
-    "multi30k_batchnorm": "Multi30k, own rates",
-    "warmup_confirmed": "Multi30k, new seeds, rate 0.005",
-    "warmup_published": "Multi30k, rate 0.001",
-    "warmup_own_rates": "Multi30k, 4 epochs, own rates",
-    "adanorm_translation": "Multi30k, 4 epochs, own rates",
-    "encoder_norms": "Multi30k, 4 epochs, own rates",
-}
 
 
 def with_placement(side: str) -> str:
@@ -388,15 +350,15 @@ RATES = {"characters": "characters_fair", "Transformer-XL": "transformer_xl_char
 
 
 MAIN_CLAIMS = (
-    ("powernorm", "Section III, Table I, BN and LN", "findings/translation"),
-    ("powernorm", "Table I, PN and LN", "findings/translation"),
-    ("powernorm", "Table II, PN and LN", "findings/norms"),
-    ("powernorm", "Figure 5, PN and LN", "findings/small-batches"),
-    ("adanorm", "Table 4, SST5", "findings/adanorm"),
-    ("adanorm", "Figure 1, validation loss", "findings/gain-and-bias"),
-    ("adanorm", "Table 2, bottom, Enwik8", "findings/derivatives"),
-    ("adanorm", "Table 3, Enwik8", "findings/derivatives"),
-    ("xiong", "Figure 4, pre-LN", "findings/warmup"),
+    ("powernorm", "Section III, Table I, BN and LN", "translation"),
+    ("powernorm", "Table I, PN and LN", "translation"),
+    ("powernorm", "Table II, PN and LN", "norms"),
+    ("powernorm", "Figure 5, PN and LN", "small-batches"),
+    ("adanorm", "Table 4, SST5", "adanorm"),
+    ("adanorm", "Figure 1, validation loss", "gain-and-bias"),
+    ("adanorm", "Table 2, bottom, Enwik8", "derivatives"),
+    ("adanorm", "Table 3, Enwik8", "derivatives"),
+    ("xiong", "Figure 4, pre-LN", "warmup"),
     ("xiong", "Theorem 1, pre-LN", "theory"),
 )
 """The rows of papers/papers.md that papers/README.md repeats, and the page with more."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from papers.findings import read_named
 from norm_lab.report.records import RECORDED, drawn_places, recorded
 from norm_lab.report.text import markdown
 from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import describe, half_interval
 from norm_lab.study.study import read_study
+from papers.findings import read_named
 
 # ---- scores ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The settings of the papers and those of our recipes, from ``paper_settings.yaml``.
+"""The settings of the papers and those of our recipes, from ``settings.yaml``.
 
 The key of a row names our value: a flag of ``fairseq-train`` with underscores, as the parser and
 the model complete it (none: the recipe has no such flag), or
@@ -40,16 +40,15 @@ from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_metrics, find_experiment
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.paths import CONFIGS
+from norm_lab.paths import CONFIGS, ROOT
 from norm_lab.report.text import markdown
 from norm_lab.run.flags import Configuration, averaging_flags, training_flags
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import norm_spec
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "data-prep"), str(ROOT / "examples")]  # for the files that rows name
-FILE = Path(__file__).with_name("paper_settings.yaml")
+FILE = Path(__file__).with_name("settings.yaml")
 AGREES, SILENT = "as in the paper", "not given"
 Declared = Mapping[str, Any]
 
@@ -71,7 +70,7 @@ def settings_tables() -> str:
 
 @cache
 def declared_tasks() -> list[dict[str, Any]]:
-    """Return the tasks as ``paper_settings.yaml`` declares them."""
+    """Return the tasks as ``settings.yaml`` declares them."""
     tasks: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))
     return tasks
 
@@ -85,7 +84,7 @@ def _section(task: Declared) -> str:
         command = " ".join(
             ["norm-plugin fairseq-flags", task["experiment"], *task.get("overrides", ())]
         )
-    study = f" and `studies/{task['study']}.yaml`" if "study" in task else ""
+    study = f" and `studies/{task['study']}/study.yaml`" if "study" in task else ""
     return f"## {task['title']}\n\n{task['source']}. Here: `{command}`{study}.\n\n{markdown(table)}"
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from papers.findings import measured, read_named
 from norm_lab.config.studies import read_study_file, study_path
 from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
 from papers.claims import TITLES, judged
+from papers.findings import measured, read_named
 from papers.questions import MAIN_CLAIMS, NORMS, RATES, TASKS, Task, with_placement
-from speed_tables import training_costs
 
 BASELINE = NORMS[0]
 ONE_RATE, EXPLORED = " †", " ‡"
@@ -70,11 +69,36 @@ def costs_table(root: Path) -> str:
     """Return Markdown: the highest rate at which each norm trains, updates/s and memory."""
     table: dict[str, list[str]] = {"norm": [f"`{norm}`" for norm in NORMS]}
     for task, study in RATES.items():
-        rates = highest_rates(study, root / "results")
+        rates = highest_rates(study, root / "studies")
         table[f"highest rate, {task}"] = [rates.get(norm, "") for norm in NORMS]
-    for title, cells in training_costs(root).items():
+    for title, cells in training_costs(root / "benchmarks" / "results").items():
         table[title] = [cells.get(norm, "") for norm in NORMS]
     return markdown(pd.DataFrame(table))
+
+
+def training_costs(folder: Path) -> dict[str, dict[str, str]]:
+    """Return updates/s and memory of each norm with its default options, on a CPU and on a GPU.
+
+    They are ratios to stock fairseq's, but the memory on a GPU; docs/kernels.md has all of them.
+    """
+    cpu = _last_rows(folder / "training.csv", recipe="iwslt14_de_en", kernels="auto")
+    gpu = _last_rows(folder / "gpu_updates.csv", optimizer="adam", stock_optimizer="adam")
+    # as in docs/kernels.md: no hundredths if the quartiles are tenths apart
+    digits = (cpu["ratio_p75"] - cpu["ratio_p25"] < 0.1) + 1
+    speed = {norm: f"{ratio:.{digits[norm]}f}" for norm, ratio in cpu["ratio_p50"].items()}
+    return {
+        "updates/s, CPU": {str(norm): text for norm, text in speed.items()},
+        "updates/s, GPU": dict(gpu["ratio_p50"].map("{:.2f}".format)),
+        "memory, CPU": dict(cpu["peak_ratio"].dropna().map("{:.2f}".format)),
+        "memory, GPU": dict(gpu["peak_mib"].dropna().map("{:,.0f} MiB".format)),
+    }
+
+
+def _last_rows(path: Path, **wanted: str) -> pd.DataFrame:
+    """Return the newest row of each norm with its default options, by norm."""
+    rows = pd.read_csv(path, keep_default_na=False, na_values="", dtype={"options": str})
+    rows = rows[rows["options"].isna() & (rows[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+    return rows.groupby("norm", sort=False).last(skipna=False)
 
 
 def highest_rates(name: str, results: Path) -> dict[str, str]:

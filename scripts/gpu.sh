@@ -23,7 +23,7 @@ compute-sanitizer; two-gpus; speed, of layers, updates and a sweep; multi30k wit
 
 If a part fails or takes too long, the other parts still run. After an interruption, the same command
 resumes: parts that have passed with the same code and options are not repeated. Rows of the
-benchmarks go to benchmarks/results/ and results to results/; with --quick or on a CPU to --out.
+benchmarks go to benchmarks/results/, with --quick or on a CPU to --out; results to --out.
 
 The Python is that of .venv. Without .venv, it is \$PYTHON or python3 with its own torch, in an
 environment of its own in --out; if it has no torch, scripts/setup.sh creates .venv first.
@@ -75,8 +75,8 @@ cd "$root"
 mkdir -p "$out/logs" "$out/passed"
 code=$(find norm_plugin configs data-prep benchmarks tests scripts setup.py requirements.lock \
   -type f ! -name '*.pyc' ! -name '*.so' -print0 | sort -z | xargs -0 cat | sha256sum | cut -c1-12)
-rows=$out results=$out/results
-if [[ $device == cuda && ! $quick ]]; then rows=$root/benchmarks/results results=$root/results; fi
+rows=$out
+if [[ $device == cuda && ! $quick ]]; then rows=$root/benchmarks/results; fi
 
 # --- parts ----------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ fi
 part speed $((10 * MINUTE)) "$python" benchmarks/gpu.py --device "$device" "${speed[@]}" --output "$rows"
 
 run=("$python" -m norm_plugin run)
-where=(--work "$out/work" --results "$results")
+where=(--work "$out/work" --results "$out/results")
 if [[ $quick ]]; then
   part toy-run $((10 * MINUTE)) "${run[@]}" toy --smoke "${where[@]}"
 else

@@ -1,4 +1,4 @@
-"""README.md and docs/: generated blocks are fresh, commands and links exist, examples work."""
+"""The pages: generated blocks are fresh, commands and links exist, examples work."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from mkdocs.config import load_config
 from docs import fill_docs
 from norm_plugin.cli import all_verbs
 from norm_plugin.norms.base import registry as registry
+from papers.__main__ import fill_papers
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("norm_plugin", "norm_lab")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-QUESTIONS = sorted(ROOT.glob("docs/findings/*.md"))
-TEXT = "\n".join(page.read_text(encoding="utf-8") for page in (*PAGES, *QUESTIONS))
+PAPERS = [ROOT / "studies/README.md", *sorted(ROOT.glob("papers/*.md"))]
+REPORTS = sorted(ROOT.glob("studies/*/README.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in (*PAGES, *PAPERS))
 
 
 def test_generated_blocks_are_fresh():
-    stale = fill_docs(ROOT, check=True)
-    assert not stale, "run python tools/docs.py"
+    assert not fill_docs(ROOT, check=True), "run python tools/docs.py"
+    assert not fill_papers(ROOT, check=True), "run python -m papers"
 
 
 @pytest.mark.filterwarnings("ignore")  # those of mkdocs are counted by it
 def test_the_site_is_built_without_a_warning(tmp_path):
     """The build warns of each link and each #anchor without a target."""
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-    pages = [page.relative_to(ROOT).with_suffix("") for page in (*PAGES[1:], *QUESTIONS)]
-    addresses = [f"{page}/index.html" for page in pages]
-    assert [name for name in ["index.html", *addresses] if not (tmp_path / name).is_file()] == []
-    assert (tmp_path / "docs/characters_study/differences.svg").is_file()
+    pages = [page.relative_to(ROOT) for page in (*PAGES, *PAPERS, *REPORTS)]
+    addresses = [
+        f"{page.parent if page.stem == 'README' else page.with_suffix('')}/index.html"
+        for page in pages
+    ]
+    assert [name for name in addresses if not (tmp_path / name).is_file()] == []
+    assert (tmp_path / "studies/characters/differences.svg").is_file()
 
 
 def test_the_readme_links_every_page():
@@ -75,7 +80,8 @@ def test_every_python_command_it_names_exists():
     text = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     # A "Measured on" line names the command of its own commit.
     lines = [line for line in text.splitlines() if not line.startswith("Measured on")]
-    modules = set(re.findall(r"python -m (norm_plugin[\w.]*)", "\n".join(lines)))
+    text = "\n".join(lines)
+    modules = set(re.findall(r"python -m ((?:norm_plugin|papers)[\w.]*)", text))
     assert "norm_plugin" in modules
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
     verbs = set(re.findall(r"^norm-plugin ([\w-]+)|`norm-plugin ([\w-]+)", text, re.MULTILINE))

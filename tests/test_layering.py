@@ -1,4 +1,4 @@
-"""Who may import whom, over every module of the plugin and of the lab."""
+"""Who may import whom, over every module of the plugin, of the lab and of the papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ PLUGIN, LAB = "norm_plugin", "norm_lab"
 PACKAGES = (PLUGIN, LAB)
 # Beside the packages in a checkout: programs, which import them.
 OWN_FOLDERS = ("benchmarks", "tools", "data-prep")
+PAPERS = "papers"  # what is no part of the product
 OWN_COMMANDS = {
+    PAPERS,
     *OWN_FOLDERS,
     *(path.stem for name in OWN_FOLDERS for path in (ROOT / name).iterdir()),
 }
@@ -33,7 +35,7 @@ MAY_IMPORT: dict[str, dict[str, set[str]]] = {
     },
     LAB: {},
 }
-LAB_ROOMS = ("run", "metrics", "config", "engine", "results", "study", "report", "theory")
+LAB_ROOMS = ("run", "metrics", "config", "engine", "results", "study", "report")
 """Each may import those before it."""
 MAY_IMPORT[LAB] = {room: set(LAB_ROOMS[:place]) for place, room in enumerate(LAB_ROOMS)}
 # The one import against that order, inside a function: norms are built with their kernels.
@@ -108,6 +110,32 @@ def test_imports_go_one_way() -> None:
     assert {path: why for path, why in complained.items() if why} == {}
 
 
+def papers_complaint(imported: str) -> str | None:
+    """Why a module of the papers may not import ``imported``; None if it may."""
+    top, *names = imported.split(".")
+    if top in OWN_COMMANDS - {PAPERS}:
+        return f"{top} is a program"
+    if top in PACKAGES and any(name.startswith("_") for name in names):
+        return "the papers use the product by its public names"
+    return None
+
+
+def test_the_papers_use_public_names_and_nothing_uses_the_papers() -> None:
+    complained = {
+        (path.relative_to(ROOT).as_posix(), name): why
+        for path in (ROOT / PAPERS).rglob("*.py")
+        for name in imported_modules(
+            path.read_text("utf-8"), ".".join(path.relative_to(ROOT).parent.parts)
+        )
+        if (why := papers_complaint(name))
+    }
+    assert complained == {}
+    assert papers_complaint("norm_lab.report.text._hidden") and papers_complaint("speed_tables.x")
+    programs = [path for name in (*OWN_FOLDERS, "examples") for path in (ROOT / name).rglob("*.py")]
+    names = {name for path in programs for name in imported_modules(path.read_text("utf-8"), "")}
+    assert {name for name in names if name.partition(".")[0] == PAPERS} == set()
+
+
 def exists(imported: str) -> bool:
     """Whether a module of ours, or a name in one, is imported from an existing file."""
     path = ROOT.joinpath(*imported.split("."))
@@ -142,6 +170,7 @@ def test_modules_that_are_imported_when_needed_exist() -> None:
         (PLUGIN, "", "import tools", False),
         (LAB, "metrics", "from norm_lab.config import configuration", False),
         (LAB, "report", "from norm_lab.config import configuration", True),
+        (LAB, "report", "from papers import questions", False),
     ],
 )
 def test_the_check_itself(package: str, room: str, statement: str, allowed: bool) -> None:

@@ -1,7 +1,8 @@
 """The parts of the site that mkdocs.yml leaves to a program: its files, and the order of its pages.
 
-A page keeps its path in the repository, so that its links also work on the site. The README is the
-first page, and its table of pages is the navigation.
+A page keeps its path in the repository, so that its links also work on the site. The pages are
+under three tabs: how to use it, in the order of the README's table; the studies; and the papers, in
+the order in which papers/README.md links them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 STYLE = ROOT / "docs/site.css"  # mkdocs.yml names it in extra_css
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/*.md", "studies/**/*.md", "papers/*.md"),
+)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -24,10 +28,23 @@ def linked_files(page: Path) -> list[Path]:
     return [target for target in targets if target.is_file()]
 
 
+def tab(folder: str) -> list[str]:
+    """Return the pages in a folder: its README, the pages that this links, and the others."""
+    first = ROOT / folder / "README.md"
+    pages = sorted((ROOT / folder).rglob("*.md"))
+    linked = [page for page in linked_files(first) if page in pages]
+    return [page.relative_to(ROOT).as_posix() for page in dict.fromkeys((first, *linked, *pages))]
+
+
 def on_config(config: MkDocsConfig) -> None:
-    """Set the navigation: the README, and the pages in the order of its table."""
+    """Set the navigation."""
     table = (ROOT / "README.md").read_text("utf-8").partition("\n## Documentation\n")[2]
-    config.nav = ["README.md", *LINK.findall(table)]
+    use = [target for target in LINK.findall(table) if target.startswith("docs/")]
+    config.nav = [
+        {"Use": ["README.md", *use]},
+        {"Studies": tab("studies")},
+        {"Papers": tab("papers")},
+    ]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

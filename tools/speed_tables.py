@@ -238,25 +238,6 @@ def gpu_updates_table(path: Path) -> str:
     return "\n".join([table, "", GPU_UPDATES_CAPTION, *_origins(rows)])
 
 
-def training_costs(root: Path) -> dict[str, dict[str, str]]:
-    """Return updates/s and memory of each norm with its default options, on a CPU and on a GPU.
-
-    They are those of :func:`training_table` and of :func:`gpu_updates_table` with one optimizer.
-    """
-    on_cpu = _of_training(_fused(_training_rows(root / RESULTS / "training.csv")), NORM)
-    cpu = on_cpu.xs("", level="options").replace(MISSING, "")
-    more = ("ratio_p50", "peak_mib")
-    rows = read_rows(root / RESULTS / "gpu_updates.csv", SAME_ON_GPU["updates"], more)
-    same = (rows["optimizer"] == "adam") & (rows["stock_optimizer"] == "adam")
-    gpu = rows[same & (rows["options"] == "")].set_index("norm")
-    return {
-        "updates/s, CPU": dict(cpu["updates/s"]),
-        "updates/s, GPU": dict(gpu["ratio_p50"].map("{:.2f}".format)),
-        "memory, CPU": dict(cpu["memory"]),
-        "memory, GPU": dict(gpu["peak_mib"].dropna().map("{:,.0f} MiB".format)),
-    }
-
-
 def _measured(value: float, form: str) -> str:
     return MISSING if pd.isna(value) else form.format(value)
 

@@ -42,7 +42,6 @@ from norm_lab.config.extra_flags import (
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
-    STUDIES,
     StudyFile,
     check_study,
     find_arm,
@@ -50,6 +49,7 @@ from norm_lab.config.studies import (
     read_study_file,
     read_yaml,
     split,
+    study_names,
     study_path,
 )
 from norm_lab.config.user_dir import sources_in_use
@@ -142,10 +142,10 @@ def find_study(name: str) -> StudyFile:
     if name in experiment_names():
         return StudyFile(name, path=path)
     if not path.is_file():
-        names = [*experiment_names(), *sorted(file.stem for file in STUDIES.glob("*.yaml"))]
+        names = [*experiment_names(), *study_names()]
         raise CommandError(
             f"there is no experiment or study {name}; {did_you_mean(name, names)} It may also be "
-            "the path of a file NAME.yaml"
+            "the folder of a study, or the path of a file NAME.yaml"
         )
     if settings_in(read_yaml(path)) is not None:
         return StudyFile(str(path), path=path)  # the YAML file of an experiment

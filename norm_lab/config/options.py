@@ -27,17 +27,18 @@ The same command resumes a stopped run, and does nothing for a finished one. Fla
 go to the end, after --. The full output of each stage is in <run>/logs/.
 """
 GRID_TEXT = """
-EXPERIMENT is an experiment, a study by its name, or the YAML file of one of them. Several values of
-a key, separated by commas, are several runs: norm=layernorm,powernorm seed=1,2,3 are six."""
+EXPERIMENT is an experiment, a study by its name or folder, or the YAML file of one of them.
+Several values of a key, separated by commas, are several runs: norm=layernorm,powernorm
+seed=1,2,3 are six."""
 SWEEP_END = f"""{OVERRIDES_TEXT}
 {GRID_TEXT}
 The same command resumes a stopped sweep: it skips finished runs, repeats failed ones, and repeats
 diverged ones only with --retry. Options of Slurm are hydra.launcher.KEY=VALUE.
 """
 STUDY_END = """
-STUDY is a study by its name, or its YAML file, which declares the arms (norms with their options),
-the seeds, the comparisons and the grid of the tuning: docs/studies.md. Trials, runs and the page
-go to WORK/studies/STUDY/. The same command resumes a stopped study.
+STUDY is a study by its name, folder or YAML file, which declares the arms (norms with their
+options), the seeds, the comparisons and the grid of the tuning: docs/studies.md. Trials, runs and
+the page go to WORK/studies/STUDY/. The same command resumes a stopped study.
 """
 DEMO = """
 Trains and scores a small Transformer on a toy corpus with layernorm, adanorm, powernorm and none
@@ -149,7 +150,7 @@ GRIDS = {
     "sweep": "Execute a grid of runs, several at once.",
     "status": "Print the status of the runs of a sweep or a study.",
     "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
-    "the best values of each arm to STUDY.tuned.json beside the study file.",
+    "the best values of each arm to tuned.json in its folder.",
     "study": "Tune the arms of a study, run each at its tuned values, and write the page.",
 }
 EXAMPLES = {

@@ -1,6 +1,10 @@
 """The YAML file of a study: its runs, the declared comparisons, and the tuning.
 
+A study is a folder with this file, ``study.yaml``, and all that its runs leave; ours are in
+``studies/``. A file ``NAME.yaml`` elsewhere is a study too.
+
     experiment: sst5
+    setting: SST5, one rate          # what tables of several studies call it
     overrides: ["seed=11,12,13"]         # for every arm
     arms: [["norm=layernorm,adanorm"]]   # one list per arm; all combinations of values are run
     declared: before the runs            # or: after the runs
@@ -37,7 +41,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_lab.paths import CONFIGS
+from norm_lab.paths import STUDIES
 from norm_plugin.io.command_line import CommandError, usage_errors
 
 if TYPE_CHECKING:
@@ -45,7 +49,8 @@ if TYPE_CHECKING:
 
     from norm_lab.metrics import Metric
 
-STUDIES = CONFIGS / "study"
+STUDY_FILE, TUNED_FILE = "study.yaml", "tuned.json"
+"""The file of a study in its folder, and that with its tuned values."""
 SCORE, LOSSES = "score", ("valid_loss", "train_loss")
 """Outcomes of every run: its score, the lowest validation loss and the final training loss."""
 SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
@@ -104,6 +109,7 @@ class StudyFile:
 
     Attributes:
         experiment: the name of the experiment, or the path of its YAML file.
+        setting: the corpus and the learning rates, for tables of several studies.
         overrides: the overrides of every arm.
         arms: the overrides of each arm.
         primary: the declared comparisons.
@@ -120,6 +126,7 @@ class StudyFile:
     declared: str = BEFORE
     vary: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
+    setting: str = ""
     tune: Tuning | None = None
     path: Path = Path()
 
@@ -148,8 +155,27 @@ class StudyFile:
 
 
 def study_path(name: str) -> Path:
-    """Return the file of a study, given its name or its path."""
-    return Path(os.path.abspath(name)) if name.endswith(".yaml") else STUDIES / f"{name}.yaml"
+    """Return the file of a study, given its name, its folder or the file."""
+    if name.endswith(".yaml"):
+        return Path(os.path.abspath(name))
+    in_folder = Path(os.path.abspath(name), STUDY_FILE)
+    return in_folder if in_folder.is_file() else STUDIES / name / STUDY_FILE
+
+
+def study_name(path: Path) -> str:
+    """Return the name of a study by its file: that of its folder, or of a file elsewhere."""
+    return path.parent.name if path.name == STUDY_FILE else path.stem
+
+
+def study_names() -> list[str]:
+    """Return the names of all studies in ``studies/``."""
+    return sorted(path.parent.name for path in STUDIES.glob(f"*/{STUDY_FILE}"))
+
+
+def results_folder(name: str) -> Path:
+    """Return a folder of results, given its path or the name of a study."""
+    path = Path(name)
+    return path if path.is_dir() or not (STUDIES / name).is_dir() else STUDIES / name
 
 
 def read_yaml(path: Path) -> Any:

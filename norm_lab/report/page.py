@@ -1,11 +1,12 @@
 """The report of a comparison: verdicts, intervals, curves and speed, as HTML, Markdown and LaTeX.
 
-    norm-plugin report multi30k_cpu --out report/
+    norm-plugin report work/results/multi30k_cpu
+    norm-plugin report encoder_norms --out studies/encoder_norms
 
-``index.html`` is self-contained. ``report.md`` has the same content with its figures as files, and
-``comparisons.csv`` the numbers behind the verdicts. ``--format latex`` also writes each table as
-LaTeX, each figure as PDF, and ``report.tex`` with all of them. The text of the page is in
-``templates/report.md.jinja``; figures.py makes its figures.
+``index.html`` is self-contained. ``report.md`` has the same content with its figures as files; in
+the folder of a study it is ``README.md``. ``comparisons.csv`` has the numbers behind the verdicts.
+``--format latex`` also writes each table as LaTeX, each figure as PDF, and ``report.tex`` with all.
+The text of the page is in ``templates/report.md.jinja``; figures.py makes its figures.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import re
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.studies import read_study_file, study_path
+from norm_lab.config.studies import STUDY_FILE, read_study_file, results_folder, study_path
 from norm_lab.report.figure import Figure, figure_files, write_files
 from norm_lab.report.figures import figures_of_page, sensitivity_figure
 from norm_lab.report.latex import document, latex_table
@@ -37,16 +38,20 @@ from norm_lab.study.tuning import (
     Tuned,
     read_tuned,
     select_best_per_arm,
+    tuned_path,
 )
 from norm_plugin.io.command_line import CommandError, UsageError, did_you_mean
 
 TEMPLATES = Path(__file__).parent / "templates"
 OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
-OWN = b'<meta name="generator" content="norm-plugin report">'
-"""The mark of a page that the command may replace."""
-TUNED = ".tuned.json"
-"""The suffix of the file that ``norm-plugin tune`` writes to the folder of the study file."""
+REPORT, README = "report.md", "README.md"
+"""The report in Markdown, and its name in the folder of a study, where it is shown first."""
+OWN = {
+    "index.html": b'<meta name="generator" content="norm-plugin report">',
+    README: b"\n## How this page was made\n",
+}
+"""The mark of each page that the command replaces only if it has written it."""
 
 
 def content_of(
@@ -145,7 +150,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)
     return {
         "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
-        "report.md": re.sub(r"\n{3,}", "\n\n", page).strip() + "\n",
+        REPORT: re.sub(r"\n{3,}", "\n\n", page).strip() + "\n",
     }
 
 
@@ -169,11 +174,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _check_own(out: Path) -> None:
-    """Raise CommandError if a folder has a page that is not a report."""
-    page = out / "index.html"
-    if page.exists() and OWN not in page.read_bytes():
-        raise CommandError(f"{page} is not a report of norm-plugin; choose another --out")
+def _check_own(out: Path, names: Collection[str]) -> None:
+    """Raise CommandError if a folder has one of these pages, and it is not a report."""
+    for page, mark in ((out / name, OWN[name]) for name in OWN.keys() & names):
+        if page.exists() and mark not in page.read_bytes():
+            raise CommandError(f"{page} is not a report of norm-plugin; choose another --out")
+
+
+def is_study(folder: Path) -> bool:
+    """Return whether a folder is that of a study."""
+    return (folder / STUDY_FILE).is_file()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -182,10 +192,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for package in ("jinja2", "markdown_it", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"{package} is missing; pip install 'norm_plugin[analysis]'")
-    file = None if args.study is None else read_study_file(study_path(args.study))
+    folders = [results_folder(name) for name in args.folders]
+    if args.study is not None:
+        file = read_study_file(study_path(args.study))
+    elif len(folders) == 1 and is_study(folders[0]):
+        file = read_study_file(folders[0] / STUDY_FILE)
+    else:
+        file = None
     choosing, labels = len(args.vary) == 1, dict(args.label)
     study = read_study(
-        args.folders,
+        folders,
         args.baseline,
         {} if choosing else labels,  # before the choice, an arm has a row per value
         file,
@@ -196,8 +212,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if choosing:
         declared = {} if file is None else file.labels
         study, tuned = select_best_per_arm(study, args.vary[0], labels, declared)
-    elif file is not None and file.path.with_suffix(TUNED).exists():
-        tuned = read_tuned(study, file.path.with_suffix(TUNED))
+    elif file is not None and tuned_path(file.path).exists():
+        tuned = read_tuned(study, tuned_path(file.path))
     if args.figure is not None:
         drawn = figures_of_page()[args.figure][1](study)
         if drawn is None:
@@ -215,13 +231,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = [drawn for of_section in content["figures"].values() for drawn in of_section]
     files: dict[str, str | bytes] = {**render(content), **figure_files(figures)}
     files["comparisons.csv"] = comparisons_csv(study)
+    if is_study(args.out):
+        files[README] = files.pop(REPORT)
     if args.format == LATEX:
         for name, table in content["tables"].items():
             caption = f"{table.caption} {table.note}".strip()
             files[f"{name}.tex"] = latex_table(name, caption, table.text, LEFT)
         files |= {f"{drawn.name}.pdf": drawn.pdf for drawn in figures}
         files["report.tex"] = document(content["title"], content["tables"], figures)
-    _check_own(args.out)
+    _check_own(args.out, files)
     written = write_files(files, args.out)
     print(f"{len(study.runs)} runs of {len(study.arms)} arms: {written[0]}")
     return 0

@@ -26,14 +26,14 @@ def report_parser() -> Parser:
         example="norm-plugin report work/results/toy --out work/report",
     )
     add = parser.add_argument
-    add(
-        "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
-    )
+    text = "folder of an experiment's results, or the name of a study"
+    add("folders", nargs="+", metavar="RESULTS", help=text)
     add("--out", type=Path, default=Path("report"), help="default: %(default)s")
     text = "the norm or arm that the others are compared with (default: layernorm; "
     text += "unless that is one arm, the first baseline that the study declares)"
     add("--baseline", metavar="NORM", help=text)
-    add("--study", metavar="STUDY", help="the study file that declares the primary comparisons")
+    text = "the study that declares the primary comparisons, by its name, folder or file (default: "
+    add("--study", metavar="STUDY", help=f"{text}RESULTS, if it is the folder of a study)")
     text = "a key in which runs may differ, such as optimization.lr, or a section: compare each "
     text += "arm at its best value, and show all values. If repeated, arms differ in the values of "
     add("--vary", action="append", default=[], metavar="KEY", help=f"{text}all keys")
@@ -57,7 +57,8 @@ def score_table_parser() -> Parser:
         description="Print the table of an experiment in Markdown.",
         example="norm-plugin score-table work/results/toy",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
+    text = "folder of an experiment's results, or the name of a study"
+    parser.add_argument("folder", metavar="DIR", help=text)
     return parser
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
+from norm_lab.config.studies import results_folder
 from norm_lab.metrics import Metric, find_metric
 from norm_lab.report.parsers import score_table_parser
 from norm_lab.report.text import distinct, escaped, markdown, span
@@ -103,5 +104,5 @@ def _scores_of_norm(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``score-table``."""
     args = score_table_parser().parse_args(argv)
-    print(score_table(read_results(args.folder)))
+    print(score_table(read_results(results_folder(args.folder))))
     return 0

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from norm_lab.config.spec import result_name
+from norm_lab.config.studies import TUNED_FILE
 from norm_lab.metrics import find_metric
 from norm_lab.results.result import SCHEMA
 from norm_plugin.io.command_line import CommandError
@@ -73,6 +74,8 @@ def read_folder(folder: Path) -> Folder:
     """
     digests, of_files = {}, []
     for path in sorted(folder.glob("*.json")):
+        if path.name == TUNED_FILE:
+            continue
         try:
             content = path.read_bytes()
         except FileNotFoundError:  # it was published since the folder was listed

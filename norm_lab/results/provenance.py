@@ -28,7 +28,10 @@ PATH_KEYS = {
 }
 """Keys of settings that are paths or addresses; others are recognized by their value."""
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
-NOT_CODE = (":!results", ":!benchmarks/results", ":!docs", ":!*.md", ":!*.tuned.json")
+NOT_CODE = (
+    *(":!papers", ":!benchmarks/results", ":!docs", ":!*.md", ":!*tuned.json"),
+    *(f":!studies/*{end}" for end in (".json", ".jsonl", ".jsonl.gz", ".csv", ".svg")),
+)
 """Files whose changes do not affect a run; tuned values are also among its settings."""
 
 

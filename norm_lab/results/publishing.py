@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from norm_lab.config.studies import results_folder
 from norm_lab.results.folder import (
     OUTPUTS,
     PUBLISHED_OUTPUTS,
@@ -135,9 +136,8 @@ def publish_command(argv: Sequence[str] | None = None) -> int:
         "runs, with their curves, statistics and translations.",
     )
     parser.add_argument("source", type=Path, metavar="FROM", help="as work/results/multi30k")
-    parser.add_argument(
-        "target", type=Path, metavar="TO", help="as results/multi30k; may equal FROM"
-    )
+    text = "a study, by its name or its folder, or any folder; may equal FROM"
+    parser.add_argument("target", type=results_folder, metavar="TO", help=text)
     args = parser.parse_args(argv)
     published = publish(args.source, args.target)
     print(f"{published.runs} runs: {args.target / RUNS}")

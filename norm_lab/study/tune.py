@@ -10,8 +10,8 @@ are resolved in favor of the smallest point. While the best point of an arm is o
 grid, the grid is extended there geometrically, for all arms, up to the bound of the study; without
 a bound, by at most :data:`GROWTH` values at each end.
 
-The result is ``STUDY.tuned.json`` in the folder of the study file: every trial, the choice of each
-arm, and digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has
+The result is ``tuned.json`` in the folder of the study: every trial, the choice of each arm, and
+digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has
 changed.
 """
 

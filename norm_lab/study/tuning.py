@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from norm_lab.config.studies import STUDY_FILE, TUNED_FILE
 from norm_lab.study.arms import arm_of, name_arms
 from norm_lab.study.significance import describe, pooled_standard_deviation
 from norm_lab.study.study import Study
@@ -35,7 +36,12 @@ def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
 
 
 def tuned_path(study: Path) -> Path:
-    """Return the file with the tuned values, next to the study file: ``STUDY.tuned.json``."""
+    """Return the file with the tuned values, next to the study file.
+
+    It is ``tuned.json`` in the folder of a study, and ``NAME.tuned.json`` beside ``NAME.yaml``.
+    """
+    if study.name == STUDY_FILE:
+        return study.with_name(TUNED_FILE)
     return study.with_suffix(".tuned.json")
 
 

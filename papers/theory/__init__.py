@@ -10,7 +10,7 @@ from papers.theory.claim import Claim
 _modules = [
     importlib.import_module(f"{__name__}.{info.name}")
     for info in pkgutil.iter_modules(__path__)
-    if info.name != "command"  # which imports this package
+    if info.name not in ("command", "__main__")  # which import this package
 ]
 _claims = [Claim.of_module(module) for module in _modules if hasattr(module, "SECTION")]
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 from torch import Tensor
 
-from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from norm_plugin.norms import build_norm
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 
 SECTION = 8
 CASE = ("placement", "phi", "tokens")

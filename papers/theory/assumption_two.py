@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from norm_plugin.norms import Norm, build_norm
+from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm_v import PowerNormV
 from papers.theory.claim import Options, Row, cases, verdict
 from papers.theory.lipschitz import running_norm
 from papers.theory.models import through_norm
 from papers.theory.trained import trained_sites
-from norm_plugin.norms import Norm, build_norm
-from norm_plugin.norms.power_norm import PowerNorm
-from norm_plugin.norms.power_norm_v import PowerNormV
 
 SECTION = 13
 MAY_LACK = ("nu", "nu_bound")

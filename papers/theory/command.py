@@ -5,7 +5,7 @@
     python -m papers.theory --claims trained-layers --checkpoint run/best.pt
 
 The measurements of each claim are written to a CSV file in the folder --out, and its section is
-printed as Markdown, with its tables. ``python tools/docs.py`` writes the tables of papers/theory.md
+printed as Markdown, with its tables. ``python -m papers`` writes the tables of papers/theory.md
 from papers/data/theory/. With the defaults this takes a few minutes.
 """
 
@@ -30,21 +30,21 @@ import norm_plugin
 from norm_lab.report.figure import Figure
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, short_commit, versions
-from papers.theory import CLAIMS
-from papers.theory.claim import INTERVAL, Options, Row, finite_cases
-from papers.theory.models import real_batches
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import make_folder, read_json, write_text
 from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
+from papers.theory import CLAIMS
+from papers.theory.claim import INTERVAL, Options, Row, finite_cases
+from papers.theory.models import real_batches
 
 MADE = "made.json"
 SHOWN = {"layer_scale": "RMS pre-scaling"}
 """The titles of columns whose stored names are others."""
 MAIN = ("post", "pre")
 """The placements that Xiong et al. 2020 compare."""
-COMMAND = ("norm-plugin", "theory")
+COMMAND = ("python", "-m", "papers.theory")
 
 
 # The command line

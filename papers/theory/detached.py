@@ -20,9 +20,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from norm_plugin.norms import build_norm
 from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import through_norm
-from norm_plugin.norms import build_norm
 
 SECTION = 7
 CASE = ("placement", "norm", "tokens")

@@ -23,13 +23,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
-from papers.theory.models import through_norm
-from papers.theory.trained import trained_sites
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.base.rms_prescale import rms_prescale
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
+from papers.theory.models import through_norm
+from papers.theory.trained import trained_sites
 
 SECTION = 12
 

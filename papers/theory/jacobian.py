@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from papers.theory.claim import Options, Row, verdict
 from norm_plugin.norms import Norm, build_norm, norm_spec
+from papers.theory.claim import Options, Row, verdict
 
 SECTION = 6
 CASE = ("placement", "norm", "tokens")

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_lab.study.significance import Sample
+from norm_plugin.norms import norm_spec
 from papers.theory.claim import (
     Options,
     Row,
@@ -34,7 +35,6 @@ from papers.theory.claim import (
     with_interval,
 )
 from papers.theory.models import Setting, full, simplified
-from norm_plugin.norms import norm_spec
 
 SECTION = 2
 CASE = ("placement", "model", "tokens")

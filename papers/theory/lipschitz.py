@@ -19,9 +19,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+from norm_plugin.norms import Norm, build_norm
 from papers.theory.claim import Options, Row, cases, verdict
 from papers.theory.models import Activations, through_norm
-from norm_plugin.norms import Norm, build_norm
 
 SECTION = 9
 CASE = ("placement", "norm", "tokens")

@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 
 from norm_lab.study.significance import describe
-from papers.theory.claim import Options, Row, cases, verdict
-from papers.theory.models import batch_of, of_model
-from papers.theory.trained import without_dropout
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from papers.theory.claim import Options, Row, cases, verdict
+from papers.theory.models import batch_of, of_model
+from papers.theory.trained import without_dropout
 
 SECTION = 14
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, cast
 from fairseq.modules import FairseqDropout
 from torch import nn
 
-from papers.theory.models import Activations, activations_of, batch_of
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.norms import Norm
+from papers.theory.models import Activations, activations_of, batch_of
 
 BATCHES = 8
 """The number of batches of the training data, without dropout."""

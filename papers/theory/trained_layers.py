@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 
+from norm_plugin.io.command_line import CommandError
 from papers.theory.claim import Options, Row, verdict
 from papers.theory.every_layer import PAPER, factor
 from papers.theory.models import batch_of, layer_gradients, of_model
 from papers.theory.trained import read_trained
-from norm_plugin.io.command_line import CommandError
 
 SECTION = 4
 CASE = ("placement", "stack", "norm", "updates", "checkpoint")

@@ -163,7 +163,7 @@ def test_real_multi30k(real, tmp_path, lines):
     tokens = {side: manifest["counts"]["tok"][f"train.{side}"]["tokens"] for side in ("en", "de")}
     assert tokens == {"en": 377535, "de": 360784}
     assert {manifest["checksum"]} == set(
-        read_results(ROOT / "results/multi30k_cpu")["data.checksum"]
+        read_results(ROOT / "studies/multi30k_cpu")["data.checksum"]
     )
 
 

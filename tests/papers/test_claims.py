@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from papers.scores import claims
 from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
+from papers import claims
 from papers.claims import (
     TESTS,
     TITLES,
@@ -25,7 +25,7 @@ from papers.claims import (
 )
 from papers.verdicts import EXPERIMENTS, STATEMENTS, Outcome, on_claim, on_experiment, on_statement
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "studies"
 AGREES, OPPOSITE, ABSENT, OPEN = Outcome.AGREES, Outcome.OPPOSITE, Outcome.ABSENT, Outcome.OPEN
 OWN = {"reproduced", "contradicted", "not reproduced"}
 """The verdicts that need the paper's own setting."""
@@ -70,7 +70,7 @@ def test_several_measurements_of_a_claim_have_one_verdict():
 
 def row_of(monkeypatch, *tests, **more):
     """The cells of a row whose tests have these outcomes and settings."""
-    monkeypatch.setitem(TESTS, "spectrum", lambda e, _: paper_claims.Measured(e["text"], e["is"]))
+    monkeypatch.setitem(TESTS, "spectrum", lambda e, _: claims.Measured(e["text"], e["is"]))
     row = {"what": "Figure 9", "says": "it rises", **more}
     row["tests"] = [
         {"here": at, **own, "spectrum": {"text": "1", "is": is_}} for at, is_, own in tests
@@ -210,7 +210,7 @@ def test_spectra_of_two_norms(monkeypatch):
     test = the_test("powernorm", "spectrum")
     assert measured(test, RESULTS).outcome == ABSENT
     decays = iter([{1: 0.5, 2: 0.6, 3: 0.7}, {1: 0.1, 2: 0.19, 3: 0.32}])
-    monkeypatch.setattr(paper_claims, "mean_decay", lambda study, arm: next(decays))
+    monkeypatch.setattr(claims, "mean_decay", lambda study, arm: next(decays))
     cells = measured(test, RESULTS)
     assert cells.text.startswith("+0.3967 (") and cells.text.endswith("n = 3")
     assert cells.outcome == AGREES
@@ -233,10 +233,10 @@ def test_a_statistic_in_translation_over_that_of_images(monkeypatch):
     translation = pd.DataFrame({"last tenth": [0.1, 0.4], "second tenth": [9.0, 9.0]})
     images = pd.DataFrame({"last tenth": [0.01, 0.01, 0.01], "second tenth": [9.0, 9.0, 9.0]})
     runs = pd.DataFrame({"settings.model.encoder_embed_dim": [100]})
-    monkeypatch.setattr(paper_claims, "runs_by_norm", lambda folder: runs)
-    monkeypatch.setattr(paper_claims, "first_norm_tenths", lambda *args: translation)
-    monkeypatch.setattr(paper_claims, "recorded_values", lambda name, root: name)
-    monkeypatch.setattr(paper_claims, "in_tenths", lambda values, by: images)
+    monkeypatch.setattr(claims, "runs_by_norm", lambda folder: runs)
+    monkeypatch.setattr(claims, "first_norm_tenths", lambda *args: translation)
+    monkeypatch.setattr(claims, "recorded_values", lambda name, root: name)
+    monkeypatch.setattr(claims, "in_tenths", lambda values, by: images)
     evidence = {"figure": "", "value": "", "over": "", "part": "last tenth", "claim": "higher"}
     # the mean of log10(0.1) and log10(0.4), minus log10(0.01); per channel, times sqrt(100)
     assert measured({"images": evidence}, RESULTS).text.startswith("+1.30 (")
@@ -265,6 +265,6 @@ def test_statements_of_the_theory_are_counted(tmp_path):
 
 def test_a_row_without_verdict_or_evidence_is_refused(monkeypatch):
     rows = {"powernorm": [{"what": "Figure 9", "says": "nothing"}]}
-    monkeypatch.setattr(paper_claims, "declared_rows", lambda: rows)
+    monkeypatch.setattr(claims, "declared_rows", lambda: rows)
     with pytest.raises(CommandError, match=r"powernorm, Figure 9: verdict is ''; choose from"):
         judged.__wrapped__("powernorm", RESULTS)

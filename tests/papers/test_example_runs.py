@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from norm_plugin.io.command_line import CommandError
 from papers import example_runs
 from papers.example_runs import RESULTS, example_table
-from norm_plugin.io.command_line import CommandError
 
 
 @pytest.fixture

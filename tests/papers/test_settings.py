@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from papers import settings
 from norm_plugin.io.command_line import CommandError
+from papers import settings
 from papers.settings import AGREES, SILENT, compared, declared_tasks, rows_of
 
 TASKS = {task["title"]: task for task in declared_tasks()}

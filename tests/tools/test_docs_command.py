@@ -1,4 +1,4 @@
-"""tools/docs.py fills the blocks of a folder's documentation; the blocks of plain commands."""
+"""tools/docs.py fills the blocks of the documentation; the blocks of plain commands."""
 
 from __future__ import annotations
 
@@ -6,37 +6,11 @@ import shlex
 
 import pytest
 
-from docs import fill, main
+from docs import main
 from norm_lab.config.configuration import read_configuration
 from norm_lab.run.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from recipe_commands import WIDTH, command_lines
-
-GENERATORS = {"results/": lambda name: f"\nnew {name}\n\nline\n", "norms": lambda name: "N"}
-
-
-def test_fill_changes_only_blocks():
-    text = "a\n<!-- begin:studies/x -->\nold\n\nold\n<!-- end:studies/x -->\nb\n"
-    filled = fill(text, GENERATORS)
-    block = "<!-- begin:studies/x -->\nnew x\n\nline\n<!-- end:studies/x -->"
-    assert filled == f"a\n{block}\nb\n"
-    assert fill(filled, GENERATORS) == filled
-    assert fill("no block\n", GENERATORS) == "no block\n"
-    empty = "<!-- begin:norms -->\n<!-- end:norms -->\n<!-- begin:norms -->\n<!-- end:norms -->"
-    assert fill(empty, GENERATORS).count("\nN\n") == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<!-- begin:studies/x -->\n",
-        "<!-- begin:studies/x -->\n<!-- end:studies/y -->",
-        "<!-- begin:norms -->\n<!-- begin:studies/x -->\n<!-- end:norms -->",
-    ],
-)
-def test_a_marker_without_its_other_half_is_refused(text):
-    with pytest.raises(CommandError, match="begin and end markers do not alternate"):
-        fill(text, GENERATORS)
 
 
 def test_docs_are_filled_and_checked(tmp_path):

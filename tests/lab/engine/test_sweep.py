@@ -16,7 +16,7 @@ import pytest
 from fake_runs import FakeRuns, composed, spec_of, value
 from norm_lab.config import compose, options
 from norm_lab.config.experiments import experiment_names
-from norm_lab.config.studies import STUDIES, read_study_file, study_path
+from norm_lab.config.studies import read_study_file, study_names, study_path
 from norm_lab.engine.grid import (
     count_jobs,
     gpus_of,
@@ -87,7 +87,7 @@ def each_flag_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("each_flag_once")
-@pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+@pytest.mark.parametrize("study", study_names())
 def test_the_runs_of_every_study_are_those_of_its_file(study):
     """They are different, whole seeds come first, and their number is the one that it names."""
     names = grid(study, "--dry-run")  # some are for a GPU alone
@@ -100,7 +100,7 @@ def test_the_runs_of_every_study_are_those_of_its_file(study):
     overrides = [override for arm in read_study_file(study_path(study)).arms for override in arm]
     if not any("seed=" in override for override in overrides):  # else groups follow each other
         assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
-    text = (STUDIES / f"{study}.yaml").read_text()
+    text = study_path(study).read_text()
     assert re.findall(r"norm-plugin sweep (\w+)", text) in ([study], [])  # []: it has a script
     assert re.findall(r"(\d+) runs", text) in ([], [str(len(names))])
 

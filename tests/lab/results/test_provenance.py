@@ -97,17 +97,18 @@ def test_a_clean_checkout(checkout) -> None:
 
 
 def test_results_text_and_tuning_do_not_make_a_checkout_dirty(checkout) -> None:
-    for name in ("results/a.json", "docs/a.svg"):
-        (checkout / name).parent.mkdir()
+    for name in ("studies/a/runs.jsonl", "studies/b/tuned.json", "papers/a.py", "docs/a.svg"):
+        (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text("{}")
     (checkout / "README.md").write_text("new")
     (checkout / "study.tuned.json").write_text("{}")  # which the runs that follow name
     assert git_state(checkout / "package")["dirty"] is False
 
 
-@pytest.mark.parametrize("name", ["code.py", "new_norm.py"])
+@pytest.mark.parametrize("name", ["package/code.py", "package/new_norm.py", "studies/study.yaml"])
 def test_changed_or_new_code_is_dirty(checkout, name) -> None:
-    (checkout / "package" / name).write_text("2\n")
+    (checkout / name).parent.mkdir(exist_ok=True)
+    (checkout / name).write_text("2\n")
     assert git_state(checkout / "package")["dirty"] is True
 
 

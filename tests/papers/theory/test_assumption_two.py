@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from known_cases import ROUNDING, holds, normal
-from papers.theory import assumption_two
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
+from papers.theory import assumption_two
 
 
 def test_the_assumption_is_counted_by_position_and_by_channel():

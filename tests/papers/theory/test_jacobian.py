@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from known_cases import BATCHES, DIM, ROUNDING, normal, verdicts
+from norm_plugin.norms import build_norm
 from papers.theory import jacobian
 from papers.theory.claim import Options
-from norm_plugin.norms import build_norm
 
 
 def test_the_jacobian_of_layernorm_is_that_of_the_formula():

@@ -8,8 +8,6 @@ from tiny_run import write_dictionaries
 from torch import nn
 
 from known_cases import BATCHES, DIM, PAIRS, ROUNDING, gradients_by_hand
-from papers.theory import models
-from papers.theory.models import REAL, SENTENCES, Batches, real_batches, stack_pass
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.initialization import (
     XAVIER,
@@ -19,6 +17,8 @@ from norm_plugin.models.initialization import (
     of_placement,
 )
 from norm_plugin.placements import PLACEMENTS
+from papers.theory import models
+from papers.theory.models import REAL, SENTENCES, Batches, real_batches, stack_pass
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_run import run_state
 
+from norm_plugin.checkpoints.building import build_model
 from papers.theory import running_statistics
 from papers.theory.claim import Options
-from norm_plugin.checkpoints.building import build_model
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from norm_plugin.io.command_line import CommandError
 from papers.theory import CLAIMS
 from papers.theory.claim import finite_cases
 from papers.theory.command import MADE, block, draw, main, name_of, read_made, read_measurements
-from norm_plugin.io.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "results" / "theory"
+RESULTS = ROOT / "papers" / "data" / "theory"
 MEASURED = list(read_made(RESULTS))
 """The claims with committed results."""
 SMALL = ("--layers", "1,2", "--depth", "2", "--dim", "8", "--full-dim", "8", "--seeds", "2")

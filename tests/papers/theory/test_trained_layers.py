@@ -7,9 +7,9 @@ import pytest
 import torch
 from tiny_run import run_state
 
+from norm_plugin.io.command_line import CommandError
 from papers.theory import trained, trained_layers
 from papers.theory.claim import Options
-from norm_plugin.io.command_line import CommandError
 
 
 def options_for(folder, corpus, *flags):

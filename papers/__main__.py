@@ -1,0 +1,79 @@
+"""Fill the generated blocks of papers/*.md, studies/README.md, and the table of norms in README.md.
+
+    python -m papers             write them
+    python -m papers --check     change nothing, exit with 1 if one is stale
+
+``python -m papers.findings`` draws the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_lab.paths import ROOT
+from norm_lab.report.blocks import Generators, fill_command, fill_pages
+from norm_lab.report.score_table import score_table
+from norm_lab.results.table import read_results
+from norm_plugin.io.command_line import run_command
+from papers.audit import finding_lines
+from papers.claims import paper_table, verdict_counts
+from papers.example_runs import example_table
+from papers.findings import declared_table, finding_block
+from papers.layer_gradients import layer_gradients_table
+from papers.scores import recorded_figures_table, reproduction_table, scores_table
+from papers.settings import settings_tables
+from papers.summary import costs_table, main_claims, norm_table
+from papers.theory.command import block as theory_block
+
+OF_DOCS = ("front/",)
+"""The blocks of the README that ``python -m papers`` writes."""
+
+
+def fill_papers(root: Path, check: bool) -> list[Path]:
+    """Write the blocks of the pages in ``root``, or only check them.
+
+    Returns:
+        The stale files.
+    """
+    pages = [root / "README.md", root / "studies" / "README.md", *sorted(root.glob("papers/*.md"))]
+    return fill_pages(pages, generators(root), check, leave=OF_DOCS)
+
+
+def generators(root: Path) -> Generators:
+    """Return the functions that fill the blocks of the pages in ``root``."""
+    studies, data = root / "studies", root / "papers" / "data"
+    return {
+        "studies/": lambda name: score_table(read_results(studies / name)),
+        "reproduction/": lambda name: reproduction_table(name, studies),
+        "primary/": lambda name: declared_table(name, studies),
+        "finding/": lambda name: finding_block(name, studies),
+        "norm-table/": lambda count: norm_table(studies, int(count)),
+        "norm-table": lambda _: norm_table(studies),
+        "norm-costs": lambda _: costs_table(root),
+        "main-claims": lambda _: main_claims(studies),
+        "recorded/": lambda name: recorded_figures_table(studies / name),
+        "examples/": lambda name: example_table(name, root),
+        "layers/": lambda name: layer_gradients_table(studies / name),
+        "theory/": lambda name: theory_block(name, data / "theory", root / "papers"),
+        "audit/": finding_lines,
+        "papers/": lambda paper: paper_table(paper, studies),
+        "verdicts": lambda _: verdict_counts(studies),
+        "scores/": lambda paper: scores_table(paper, studies),
+        "settings": lambda _: settings_tables(),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m papers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return fill_command(argv, parser, ROOT, fill_papers)
+
+
+if __name__ == "__main__":
+    run_command(main)

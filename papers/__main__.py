@@ -24,7 +24,7 @@ from papers.findings import declared_table, finding_block
 from papers.layer_gradients import layer_gradients_table
 from papers.scores import recorded_figures_table, reproduction_table, scores_table
 from papers.settings import settings_tables
-from papers.summary import costs_table, main_claims, norm_table
+from papers.summary import costs_table, main_claims, norm_table, studies_table
 from papers.theory.command import block as theory_block
 
 OF_DOCS = ("front/",)
@@ -45,6 +45,7 @@ def generators(root: Path) -> Generators:
     """Return the functions that fill the blocks of the pages in ``root``."""
     studies, data = root / "studies", root / "papers" / "data"
     return {
+        "studies": lambda _: studies_table(studies),
         "studies/": lambda name: score_table(read_results(studies / name)),
         "reproduction/": lambda name: reproduction_table(name, studies),
         "primary/": lambda name: declared_table(name, studies),

@@ -1,13 +1,18 @@
-"""The tables of papers/README.md: the norms by task, what they cost, and the papers' claims."""
+"""The tables of papers/README.md: the norms by task, what they cost, and the papers' claims.
+
+And the list of studies.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
 
-from norm_lab.config.studies import read_study_file, study_path
+from norm_lab.config.studies import STUDY_FILE, read_study_file, study_names, study_path
 from norm_lab.report.text import formatted, markdown
+from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
@@ -127,3 +132,24 @@ def main_claims(results: Path) -> str:
         rows.append((says, row["measured here"], row["verdict"], f"[page]({page}.md)"))
     columns = ["what the paper says", "what we see", "verdict", ""]
     return markdown(pd.DataFrame(rows, columns=columns))
+
+
+def studies_table(studies: Path) -> str:
+    """Return Markdown: the name of each study with its report, its question, and its runs."""
+    rows = []
+    for name in study_names():
+        folder = studies / name
+        page = "README.md" if (folder / "README.md").is_file() else STUDY_FILE
+        runs = read_folder(folder)
+        diverged = f", {len(runs.failed)} without a score" if runs.failed else ""
+        count = f"{len(runs.finished)}{diverged}" if runs.runs else "not run"
+        rows.append((f"[{name}]({name}/{page})", question(folder / STUDY_FILE), count))
+    return markdown(pd.DataFrame(rows, columns=["study", "question", "runs"]))
+
+
+def question(path: Path) -> str:
+    """Return the first sentence of the comment at the head of a study's file."""
+    text = path.read_text("utf-8").partition("\n#\n")[0].partition("\nexperiment:")[0]
+    words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
+    sentence = re.match(r".*?(?:\?|(?<! al)\.(?=\s|$))", words)  # "et al." ends none
+    return sentence[0] if sentence else words

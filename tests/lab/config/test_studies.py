@@ -15,8 +15,14 @@ from norm_lab.config.studies import (
     check_study,
     outcome_unit,
     read_study_file,
+    results_folder,
+    study_name,
+    study_names,
+    study_path,
 )
 from norm_lab.metrics import find_metric
+from norm_lab.paths import STUDIES
+from norm_lab.study.tuning import tuned_path
 from norm_plugin.io.command_line import CommandError
 
 SEEDS = {"layernorm": {1, 2}, "adanorm": {1, 2}, "dyt": {3}}
@@ -48,6 +54,32 @@ def test_a_study_as_its_file_declares_it(tmp_path):
     assert study.primary == [declared] and declared.size == 0.02
     assert study.tune == Tuning({"optimization.lr": [0.1, 0.2]}, [101], bound=[0.01, 1])
     check_study(study, find_metric("accuracy"), SEEDS)
+
+
+def test_a_study_is_found_by_its_name_its_folder_and_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own, file = tmp_path / "own" / "study.yaml", tmp_path / "mine.yaml"
+    own.parent.mkdir()
+    for path in (own, file):
+        path.write_text("experiment: toy\n")
+    assert "encoder_norms" in study_names()
+    ours = STUDIES / "encoder_norms" / "study.yaml"
+    for name, path in {
+        "encoder_norms": ours,
+        str(ours.parent): ours,
+        "own": own,
+        "./own/": own,
+        str(own): own,
+        "mine.yaml": file,
+    }.items():
+        assert study_path(name) == path
+        assert compose.find_study(name).path == path
+    assert [study_name(path) for path in (ours, own, file)] == ["encoder_norms", "own", "mine"]
+    assert [tuned_path(path).name for path in (own, file)] == ["tuned.json", "mine.tuned.json"]
+    assert results_folder("encoder_norms") == ours.parent  # and a folder here comes first
+    assert str(results_folder("own")) == "own" and str(results_folder("new")) == "new"
+    with pytest.raises(CommandError, match="no experiment or study nothing"):
+        compose.find_study("nothing")
 
 
 def test_a_study_of_one_arm_declares_nothing(tmp_path):

@@ -526,3 +526,22 @@ def test_results_without_any_score_are_refused(tmp_path):
         path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
     with pytest.raises(CommandError, match="no run has the outcome score; evaluate the runs again"):
         main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
+    (folder, *_) = study_of_three(tmp_path)
+    declared = (
+        "experiment: toy\noverrides: ['seed=1,2,3']\nprimary: [{arm: far, baseline: layernorm}]\n"
+    )
+    (folder / "study.yaml").write_text(declared)
+    page = folder / "README.md"
+    page.write_text("# My own notes\n")
+    with pytest.raises(CommandError, match=r"README\.md is not a report of norm-plugin"):
+        main([str(folder), "--out", str(folder)])
+    assert page.read_text() == "# My own notes\n"
+    page.unlink()
+    for _ in range(2):  # its own page is replaced
+        assert main([str(folder), "--out", str(folder)]) == 0
+    assert "the study declared them before the runs" in page.read_text()
+    assert not (folder / "report.md").exists() and list(folder.glob("*.svg"))

@@ -29,7 +29,9 @@ def test_the_runs_of_the_target_are_kept(tmp_path):
     (work,) = folder_of(tmp_path / "work", made_up())
     (target,) = folder_of(tmp_path / "results", made_up("other"))
     write_failure(target, "far", 4)
+    (target / "tuned.json").write_text("[]")  # what `tune` writes to the folder of a study
     publish(work, target)
+    assert (target / "tuned.json").read_text() == "[]"
     assert scores(target).keys() == {("layernorm", 1), ("other", 1)}
     assert read_failures(target)["norm"].tolist() == ["far"]
     write_failure(work, "far", 4, state="failed", date=NEW)

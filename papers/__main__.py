@@ -1,9 +1,9 @@
 """Fill the generated blocks of papers/*.md, studies/README.md, and the table of norms in README.md.
 
+Draw the figures of papers/ whose tables have changed.
+
     python -m papers             write them
     python -m papers --check     change nothing, exit with 1 if one is stale
-
-``python -m papers.findings`` draws the figures.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from norm_lab.report.blocks import Generators, fill_command, fill_pages
 from norm_lab.report.score_table import score_table
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import run_command
+from norm_plugin.io.files import write_text
 from papers.audit import finding_lines
-from papers.claims import paper_table, verdict_counts
 from papers.example_runs import example_table
-from papers.findings import declared_table, finding_block
-from papers.layer_gradients import layer_gradients_table
-from papers.scores import recorded_figures_table, reproduction_table, scores_table
+from papers.findings import declared_table, finding_block, stale_figures
+from papers.scores import (
+    layer_gradients_table,
+    recorded_figures_table,
+    reproduction_table,
+    scores_table,
+)
 from papers.settings import settings_tables
 from papers.summary import costs_table, main_claims, norm_table, studies_table
 from papers.theory.command import block as theory_block
+from papers.verdicts import paper_table, verdict_counts
 
 OF_DOCS = ("front/",)
 """The blocks of the README that ``python -m papers`` writes."""
@@ -38,7 +43,11 @@ def fill_papers(root: Path, check: bool) -> list[Path]:
         The stale files.
     """
     pages = [root / "README.md", root / "studies" / "README.md", *sorted(root.glob("papers/*.md"))]
-    return fill_pages(pages, generators(root), check, leave=OF_DOCS)
+    figures = stale_figures(root / "papers", root / "studies")
+    if not check:
+        for path, text in figures.items():
+            write_text(path, text)
+    return [*fill_pages(pages, generators(root), check, leave=OF_DOCS), *figures]
 
 
 def generators(root: Path) -> Generators:

@@ -1,24 +1,31 @@
-#!/usr/bin/env python3
-"""Draw the figures of papers/ and papers/theory.md from the committed results.
+"""The comparisons behind papers/README.md and its pages: their tests, tables and figures.
 
-    python -m papers.findings
-
-python -m papers writes the tables of the same comparisons.
+``questions.yaml`` has the comparisons of each question. A row has a ``study`` and either
+``declared: true``, for all comparisons that the study declares, and with ``also`` the same in other
+outcomes; or an ``arm`` or several ``arms``, each minus the ``baseline`` (default: layernorm) in an
+``outcome`` (default: score). Names without a placement mean pre-norm. See :class:`Effect`.
+``summary.py`` has the tables of the first page.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+import yaml
 
-from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
-from norm_lab.paths import STUDIES
+from norm_lab.config.studies import (
+    EQUIVALENCE,
+    MINUS,
+    SCORE,
+    read_study_file,
+    study_path,
+    terms,
+)
 from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import corrected_p, table_markdown, tables_of
@@ -26,12 +33,7 @@ from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study
-from norm_plugin.io.command_line import run_command
-from norm_plugin.io.files import write_text
-from papers.questions import COMPARISONS, FINDINGS, Effect, Key
-from papers.questions import with_placement as with_placement
-from papers.theory import CLAIMS
-from papers.theory.command import draw
+from norm_plugin.io.files import read_text
 
 HERE = Path(__file__).resolve().parent
 TESTED = ["difference", "difference_low", "difference_high", "p_permutation", "p_holm"]
@@ -40,6 +42,102 @@ TITLES = ["mean", "95 % interval", "p (permutation)", "p (Holm)"]
 SIDES = ("arm", "baseline")
 OTHER_HALF = "other half, bits"
 """The title of the lowest validation loss, for texts whose second half has the score."""
+
+
+# ---- declarations -------------------------------------------------------------------------------
+
+
+def with_placement(side: str) -> str:
+    """Return the full name of an arm, or of a difference of two; pre-norm if it names none."""
+    return MINUS.join(name if ", " in name else f"{name}, pre" for name in terms(side))
+
+
+class Key(NamedTuple):
+    """What identifies a comparison: the study, the two arms with their placement, the outcome."""
+
+    study: str
+    pair: tuple[str, str]
+    outcome: str
+
+
+class Effect(NamedTuple):
+    """A comparison, ``arm`` minus ``baseline``; pre-norm if they name no placement.
+
+    Each may be the difference of two arms, as in a study file.
+
+    Attributes:
+        off_scale: it would flatten the figure, so it is only in the table.
+        title: what tables and figures call the difference, in place of the names of the arms.
+    """
+
+    study: str
+    arm: str
+    baseline: str = "layernorm"
+    outcome: str = SCORE
+    off_scale: bool = False
+    title: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The comparison, whatever tables call it."""
+        pair = with_placement(self.arm), with_placement(self.baseline)
+        return Key(self.study, pair, self.outcome)
+
+
+def effects_of(row: Mapping[str, Any]) -> Iterator[Effect]:
+    """Yield the comparisons of a row of questions.yaml."""
+    options = dict(row)
+    study = options.pop("study")
+    if options.pop("declared", False):
+        declared = read_study_file(study_path(study)).primary
+        own = [Effect(study, each.arm, each.baseline, each.outcome) for each in declared]
+        others = [each._replace(outcome=o) for o in options.pop("also", ()) for each in own]
+        yield from dict.fromkeys(own + others)  # a pair may be declared in several outcomes
+    else:
+        for arm in options.pop("arms", None) or [options.pop("arm")]:
+            yield Effect(study, arm, **options)
+
+
+class Task(NamedTuple):
+    """A column of the table of norms: each norm minus LayerNorm.
+
+    Attributes:
+        title: the task and the unit.
+        page: the name of its page in papers/.
+        cells: the comparison of each norm.
+    """
+
+    title: str
+    page: str
+    cells: dict[str, Effect]
+
+
+DECLARED: dict[str, Any] = yaml.safe_load((HERE / "questions.yaml").read_text("utf-8"))
+FINDINGS = {
+    name: [effect for row in rows for effect in effects_of(row)]
+    for name, rows in DECLARED["questions"].items()
+}
+"""The comparisons that answer a question, by the name of its block and its figure."""
+TASKS = [
+    Task(
+        each["title"],
+        each["page"],
+        {norm: Effect(**{"arm": norm, **row}) for norm, row in each["cells"].items()},
+    )
+    for each in DECLARED["tasks"]
+]
+"""The columns of the table of norms."""
+COMPARISONS = tuple(
+    dict.fromkeys(
+        each.key
+        for group in (*FINDINGS.values(), *(task.cells.values() for task in TASKS))
+        for each in group
+    )
+)
+"""All comparisons, each once."""
+
+
+# ---- tests --------------------------------------------------------------------------------------
 
 
 @cache
@@ -65,14 +163,29 @@ def declared_table(study: str, results: Path) -> str:
     return table_markdown(tables_of(read_named(study, results, declared_labels=True))["primary"])
 
 
-def declared_tests(study: Study, outcome: str) -> pd.DataFrame:
-    """Return the declared pairs as one family, also by an outcome that the study does not name."""
-    pairs = [
+def compare_pairs(study: Study, outcome: str, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Return :func:`compare_arms` of what a study declares, of its report's pairs, and of others.
+
+    p is corrected within a family: the declared pairs, also by an outcome that the study does not
+    name; or all others. The columns TITLES have the numbers as text; ``mean`` is that of the
+    difference.
+    """
+    declared = [
         (each.arm, each.baseline)
         for each in study.primary
         if each.outcome == outcome or each.test != EQUIVALENCE
     ]
-    return compare_arms(study.runs, pairs, outcome, study.primary)
+    tests = compare_arms(study.runs, declared, outcome, study.primary)
+    others = [
+        pair
+        for pair in dict.fromkeys((*study.pairs, *pairs))
+        if pair not in set(zip(tests["arm"], tests["baseline"])) and set(pair) <= set(study.arms)
+    ]
+    tests = pd.concat([tests, compare_arms(study.runs, others, outcome)], ignore_index=True)
+    texts = formatted(tests[TESTED].assign(p_holm=corrected_p(tests)), study.metric, outcome)
+    texts.columns = TITLES
+    higher = higher_is_better(study.runs, outcome)
+    return tests.drop(columns="mean").join(texts).assign(higher_is_better=higher)
 
 
 def finding_table(name: str, results: Path) -> str:
@@ -113,8 +226,7 @@ def rows_of(effects: Sequence[Effect], results: Path) -> pd.DataFrame:
 def measured(results: Path) -> dict[Key, dict[str, Any]]:
     """Return each comparison of papers/README.md and its pages, with the columns of its tables.
 
-    p is corrected within a family: the declared pairs of an outcome, or all others of the study's
-    report and of these pages.
+    See :func:`compare_pairs`.
 
     Raises:
         KeyError: an arm has no runs.
@@ -133,26 +245,11 @@ def measure(name: str, outcome: str, keys: Sequence[Key], results: Path) -> list
     """Return the comparisons of one study in one outcome; see :func:`measured`."""
     study = read_named(name, results)
     labels = arm_labels(name, results)
-    tests = declared_tests(study, outcome)
-    declared = set(zip(tests["arm"], tests["baseline"]))
-    others = [
-        pair
-        for pair in (*study.pairs, *(key.pair for key in keys))
-        if pair not in declared and set(pair) <= set(study.arms)
-    ]
-    tests = pd.concat([tests, compare_arms(study.runs, others, outcome)], ignore_index=True)
-    texts = formatted(tests[TESTED].assign(p_holm=corrected_p(tests)), study.metric, outcome)
-    texts.columns = TITLES
-    tests = (
-        tests.rename(columns={"mean": "arm_mean"})
-        .join(texts)
-        .assign(
-            better="right" if higher_is_better(study.runs, outcome) else "left",
-            corpus=read_study_file(study_path(name)).setting,
-            n=tests["by_seed"].map(lambda values: len(values) or "-"),
-            outcome_title=outcome_title(outcome, study.metric),
-        )
+    tests = compare_pairs(study, outcome, [key.pair for key in keys]).assign(
+        corpus=read_study_file(study_path(name)).setting,
+        outcome_title=outcome_title(outcome, study.metric),
     )
+    tests["n"] = tests["by_seed"].map(lambda values: len(values) or "-")
     of_pair = {(row["arm"], row["baseline"]): row for row in tests.to_dict("records")}
     return [
         of_pair[key.pair]
@@ -199,7 +296,7 @@ def finding_figure(name: str, results: Path) -> Figure:
             axes.set_ylim(len(rows) - 0.5, -0.5)
             axes.tick_params(axis="y", length=0)
             axes.tick_params(labelsize=SMALL)
-            better = rows["better"].iloc[0]
+            better = "right" if rows["higher_is_better"].iloc[0] else "left"
             # right: a title that is wider than the axes is not cut there
             axes.set_xlabel(
                 f"difference in {title}\n(better: {better})", fontsize=SMALL, loc="right"
@@ -235,20 +332,11 @@ def figure_text(name: str, results: Path) -> str:
     return f"{opening}{end}\n<desc>\n{escape(finding_table(name, results))}\n</desc>{rest}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m papers.findings",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(argv)
-    for name in FINDINGS:
-        write_text(HERE / f"{name}.svg", figure_text(name, STUDIES))
-    for claim in CLAIMS:
-        draw(claim, HERE / "data" / "theory")
-    return 0
-
-
-if __name__ == "__main__":
-    run_command(main)
+def stale_figures(folder: Path, results: Path) -> dict[Path, str]:
+    """Return the figures in a folder whose table has changed, as they should be."""
+    return {
+        path: figure_text(name, results)
+        for name in FINDINGS
+        for path in [folder / f"{name}.svg"]
+        if not path.is_file() or escape(finding_table(name, results)) not in read_text(path)
+    }

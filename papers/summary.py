@@ -16,10 +16,10 @@ from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
-from papers.claims import TITLES, judged
-from papers.findings import measured, read_named
-from papers.questions import MAIN_CLAIMS, NORMS, RATES, TASKS, Task, with_placement
+from papers.findings import DECLARED, TASKS, Task, measured, read_named, with_placement
+from papers.verdicts import TITLES, judged
 
+NORMS, RATES = DECLARED["norms"], DECLARED["rates"]
 BASELINE = NORMS[0]
 ONE_RATE, EXPLORED = " †", " ‡"
 """The marks of one learning rate for all norms, and of a comparison that was not declared."""
@@ -126,7 +126,7 @@ def highest_rates(name: str, results: Path) -> dict[str, str]:
 def main_claims(results: Path) -> str:
     """Return Markdown: the main claims of the papers as papers/papers.md has them."""
     rows = []
-    for paper, what, page in MAIN_CLAIMS:
+    for paper, what, page in DECLARED["main_claims"]:
         (row,) = [each for each in judged(paper, results) if each["what"] == what]
         says = f"{TITLES[paper]}, {what}: {row['what it says']}"
         rows.append((says, row["measured here"], row["verdict"], f"[page]({page}.md)"))

@@ -1,16 +1,65 @@
-"""The rule for a verdict on what a paper says.
+"""The rows of papers/papers.md: what a paper states, what was measured here, and the verdict.
 
-An experiment has the paper's setting, ours, and whether they are the same. What was measured gives
-an :class:`Outcome`, and the two together give the verdict: only the paper's own setting can
-reproduce or contradict. Statements that hold in any setting (lemmas, bounds) and sentences that can
-be checked against the paper's own tables and equations have verdicts of their own, so that they are
-counted apart.
+``claims.yaml`` has the rows of each paper, one per claim. A row has ``what`` (a figure, a
+table, a lemma) and ``says`` in our words. An experiment has the paper's setting as ``of`` and a
+list ``tests``; a statement of theory has ``tests`` alone. A row without tests has a ``verdict``.
+Each test has our setting as ``here``, for an experiment whether that is the paper's as ``same``,
+and one of
+
+    compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
+    theory      rows of a claim of papers/theory.md: {claim, where, n}
+    recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
+                It is the change over training, or a ``part`` of it, alone or divided by that of
+                ``over: [value, norm]`` as a logarithm to base 10
+    largest     a value over the channels at the last update: {folder, norm, value, at_most}
+    spectrum    the mean singular value of the embedding over its largest: {study, arm, baseline,
+                claim, margin}
+    example     {name, arm, baseline, claim}
+    images      {value, over, part, claim, margin}: a statistic at the first norm in translation,
+                divided by ``over`` in a model of images, as a logarithm to base 10. ``per_channel``
+                multiplies the first by the root of the number of channels: see image_statistics.py
+
+``but`` says why a difference cannot decide the claim. Numbers, intervals and verdicts are computed.
+A claim with tests in the paper's setting is judged by these alone.
+
+The rule: an experiment has the paper's setting, ours, and whether they are the same. What was
+measured gives an :class:`Outcome`, and the two together give the verdict: only the paper's own
+setting can reproduce or contradict. Statements that hold in any setting (lemmas, bounds) and
+sentences that can be checked against the paper's own tables have verdicts of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from norm_lab.config.studies import SCORE
+from norm_lab.report.records import record_of, statistics_of, values_of
+from norm_lab.report.text import markdown
+from norm_lab.study.comparisons import PRIMARY
+from norm_lab.study.significance import Verdict, compare, compare_independent, describe
+from norm_lab.study.study import Study, read_study
+from norm_plugin.io.command_line import CommandError
+from papers.example_runs import RESULTS as EXAMPLES
+from papers.example_runs import SCORES, read_runs
+from papers.findings import compare_pairs, read_named, with_placement
+from papers.image_statistics import NORM, recorded_values
+from papers.scores import first_norm_tenths, in_tenths
+from papers.theory import CLAIMS
+from papers.theory.claim import INTERVAL, finite_cases
+from papers.theory.command import read_made, read_measurements
+
+# ---- the rule ---------------------------------------------------------------------------------
 
 
 class Outcome(Enum):
@@ -62,6 +111,7 @@ KINDS = {
     "others": OTHERS,
 }
 """The verdicts of each kind of row, with their meaning."""
+VERDICTS = dict(chain(*(verdicts.items() for verdicts in KINDS.values())))
 
 
 def on_experiment(outcome: Outcome, same_setting: bool) -> str:
@@ -83,3 +133,311 @@ def on_statement(outcomes: Collection[Outcome]) -> str:
     if set(outcomes) == {Outcome.OPPOSITE}:
         return "fails"
     return "not measured" if set(outcomes) == {Outcome.OPEN} else "holds in part"
+
+
+FILE = Path(__file__).with_name("claims.yaml")
+THEORY = Path("papers") / "data" / "theory"
+TITLES = {"powernorm": "PowerNorm", "adanorm": "AdaNorm", "xiong": "Xiong et al."}
+UP, DOWN, SAME = "higher", "lower", "equal"
+Declared = Mapping[str, Any]
+
+
+class Measured(NamedTuple):
+    """What one test measured, as text, and what it says of the claim."""
+
+    text: str
+    outcome: Outcome
+
+
+# ---- the tables -----------------------------------------------------------------------------
+
+
+@cache
+def declared_rows() -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each paper as ``claims.yaml`` has them."""
+    rows: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text("utf-8"))
+    return rows
+
+
+def paper_table(paper: str, results: Path) -> str:
+    """Return Markdown: one row per claim of a paper."""
+    return markdown(pd.DataFrame(judged(paper, results)))
+
+
+def verdict_counts(results: Path) -> str:
+    """Return Markdown: the verdicts by kind of row, and how often each paper has them."""
+    counts = {
+        title: Counter(row["verdict"] for row in judged(paper, results))
+        for paper, title in TITLES.items()
+    }
+    rows = []
+    for kind, verdicts in KINDS.items():
+        for verdict, meaning in {f"**{kind}**": "", **verdicts}.items():
+            of_kind = list(verdicts) if not meaning else [verdict]
+            shown = {title: sum(own[each] for each in of_kind) for title, own in counts.items()}
+            rows.append({"verdict": verdict, **shown, "meaning": meaning})
+    return markdown(pd.DataFrame(rows))
+
+
+@cache
+def judged(paper: str, results: Path) -> list[dict[str, str]]:
+    """Return the rows of a paper with their measurements and verdicts.
+
+    Raises:
+        CommandError: a row has no tests and no verdict, or an unknown verdict, or a test of an
+            experiment does not say whether its setting is the paper's.
+    """
+    rows = []
+    for row in declared_rows()[paper]:
+        here, same, verdict = judged_row(row, results)
+        if verdict not in VERDICTS:
+            raise CommandError(
+                f"{paper}, {row['what']}: verdict is {verdict!r}; choose from "
+                f"{', '.join(VERDICTS)}, or give tests: {', '.join(TESTS)}"
+            )
+        said = {"what": row["what"], "what it says": row["says"], "its setting": row.get("of", "-")}
+        rows.append({**said, "measured here": here, "same setting": same, "verdict": verdict})
+    return rows
+
+
+def judged_row(row: Declared, results: Path) -> tuple[str, str, str]:
+    """Return our settings with what was measured, whether they are the paper's, and the verdict."""
+    if "tests" not in row:
+        return row.get("here", "-"), "-", row.get("verdict", "")
+    tests = row["tests"]
+    cells = [measured(test, results) for test in tests]
+    lines = [": ".join(filter(None, (t.get("here"), c.text))) for t, c in zip(tests, cells)]
+    if "of" not in row:
+        return "<br>".join(lines), "-", on_statement([cell.outcome for cell in cells])
+    if not all(isinstance(test.get("same"), bool) for test in tests):
+        raise CommandError(f"{row['what']}: each test needs `same: true` or `same: false`")
+    verdicts = [on_experiment(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
+    if len(tests) > 1:
+        lines = [f"{line}: {verdict}" for line, verdict in zip(lines, verdicts)]
+    own = [verdict for test, verdict in zip(tests, verdicts) if test["same"]]
+    same = "no" if not own else "yes" if len(own) == len(tests) else "in part"
+    return "<br>".join(lines), same, on_claim(own or verdicts)
+
+
+def measured(test: Declared, results: Path) -> Measured:
+    """Return what was measured in a test, by its kind; ``but`` leaves the claim open."""
+    (kind,) = TESTS.keys() & test.keys()
+    cells = TESTS[kind](test[kind], results)
+    return Measured(f"{cells.text}; {test['but']}", Outcome.OPEN) if "but" in test else cells
+
+
+# ---- comparisons of arms --------------------------------------------------------------------
+
+
+def of_comparison(evidence: Declared, results: Path) -> Measured:
+    """Return the comparison of two arms of a study; the default outcome is the score."""
+    tests = comparisons(evidence["study"], evidence.get("outcome", SCORE), results)
+    test = tests.loc[arms_of(evidence)]
+    verdict, decided, note = test["verdict"], "", ""
+    if verdict in (Verdict.BETTER, Verdict.WORSE):
+        decided = UP if (verdict == Verdict.BETTER) == test["higher_is_better"] else DOWN
+    if verdict == Verdict.EQUIVALENT:
+        note = f"; equivalent within {test['margin_text']}"
+    outcome = judge(evidence, decided, test["difference_low"], test["difference_high"])
+    if evidence["claim"] == SAME and verdict == Verdict.EQUIVALENT:
+        outcome = Outcome.AGREES
+    n = f"{max(len(test['by_seed']), 1)}{', declared' if test['family'] == PRIMARY else ''}"
+    return Measured(text_of(test["mean"], test["95 % interval"], n) + note, outcome)
+
+
+def text_of(mean: str, interval: str, n: str) -> str:
+    """Return what was measured as text; one seed has no interval."""
+    return f"{mean}, n = {n}" if interval == "-" else f"{mean} ({interval}), n = {n}"
+
+
+def arms_of(evidence: Declared) -> tuple[str, str]:
+    """Return arm and baseline with their placement."""
+    return with_placement(evidence["arm"]), with_placement(evidence["baseline"])
+
+
+@cache
+def comparisons(name: str, outcome: str, results: Path) -> pd.DataFrame:
+    """Return the comparisons of one study and outcome, by arm and baseline.
+
+    The others than the declared ones, those of the study's report and of papers/papers.md, are one
+    family of Holm's correction.
+    """
+    rows = chain(*declared_rows().values())
+    wanted = [test["compare"] for row in rows for test in row.get("tests", ()) if "compare" in test]
+    here = [
+        arms_of(each)
+        for each in wanted
+        if (each["study"], each.get("outcome", SCORE)) == (name, outcome)
+    ]
+    study = read_named(name, results)
+    table = compare_pairs(study, outcome, here).set_index(["arm", "baseline"])
+    margins = {(each.arm, each.baseline): each.margin for each in study.primary}
+    return table.assign(margin_text=[margins.get(pair, "") for pair in table.index])
+
+
+def judge(evidence: Declared, decided: str, low: float, high: float) -> Outcome:
+    """Return what the decided direction and the interval of a difference say of a claim."""
+    margin = evidence.get("margin")
+    if margin is not None and -margin < low and high < margin:
+        return Outcome.AGREES if evidence["claim"] == SAME else Outcome.ABSENT
+    if not decided:
+        return Outcome.OPEN
+    return Outcome.AGREES if decided == evidence["claim"] else Outcome.OPPOSITE
+
+
+def by_interval(low: float, high: float) -> str:
+    """Return the direction that an interval decides; empty if it contains 0 or is undefined."""
+    return UP if low > 0 else DOWN if high < 0 else ""
+
+
+def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> Measured:
+    """Return the mean over seeds of a difference, with its interval; no correction."""
+    sample = describe(list(values))
+    low, high = sample.interval
+    interval = "-" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    return Measured(text_of(f"{sample.mean:{digits}}", interval, str(len(values))), outcome)
+
+
+# ---- theory, recorded statistics, spectra, examples, images -------------------------------------
+
+
+def of_theory(evidence: Declared, results: Path) -> Measured:
+    """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column."""
+    name, folder = evidence["claim"], results.parent / THEORY
+    if not (folder / f"{name}.csv").is_file():
+        return Measured("", Outcome.OPEN)
+    claim = CLAIMS[name]
+    where = {key: str(value) for key, value in evidence.get("where", {}).items()}
+    finite, _ = finite_cases(claim, read_measurements(name, folder))
+    rows = [
+        row
+        for row in claim.verdicts(finite)
+        if all(_selects(key, value, str(row.get(key))) for key, value in where.items())
+    ]
+    if not rows:
+        raise CommandError(f"papers/data/theory/{name}.csv has no row of verdicts where {where}")
+    holds = Counter(row["holds"] for row in rows)
+    stated = holds["yes"] + holds["no"]
+    outcome = Outcome.MIXED if holds["yes"] and holds["no"] else Outcome.OPPOSITE
+    if not holds["no"]:
+        outcome = Outcome.AGREES if stated else Outcome.OPEN
+    if len(rows) > 1:
+        return Measured(f"{holds['yes']} of {stated} statements hold", outcome)
+    interval = str(rows[0].get(INTERVAL, "-"))
+    if interval == "-":
+        return Measured(str(rows[0]["measured"]), outcome)
+    seeds = evidence.get("n", str(read_made(folder)[name]["settings"].get("seeds", "-")))
+    return Measured(text_of(str(rows[0]["measured"]), interval, seeds), outcome)
+
+
+def _selects(key: str, wanted: str, found: str) -> bool:
+    """Return whether a row is selected: ``stated`` by its start, other columns by equality."""
+    return found.startswith(wanted) if key == "stated" else found == wanted
+
+
+@cache
+def runs_by_norm(folder: Path) -> pd.DataFrame:
+    """Return the runs of a folder, with the norm and its options as the arm."""
+    runs = read_study([folder]).runs
+    return runs.assign(arm=runs["norm"])
+
+
+def of_record(evidence: Declared, results: Path) -> Measured:
+    """Return a statistic at the first norm, by seed."""
+    runs = runs_by_norm(results / evidence["folder"])
+    parts = first_norm_tenths(runs, evidence["figure"], evidence["value"], evidence["norm"])
+    if "part" not in evidence:
+        values = parts["last tenth"] - parts["second tenth"]
+    else:
+        values = parts[evidence["part"]]
+        if "over" in evidence:
+            other = first_norm_tenths(runs, evidence["figure"], *evidence["over"])
+            values = np.log10(values / other[evidence["part"]])
+    return of_differences(list(values.dropna()), evidence, ".2g")
+
+
+def of_largest(evidence: Declared, results: Path) -> Measured:
+    """Return the largest value over the channels, of the encoder's first norm and of all.
+
+    It is that of the last update of each run. The claim is that it is ``at_most`` a number in all.
+    """
+    runs = runs_by_norm(results / evidence["folder"])
+    by_norm = []
+    for run in runs[runs["arm"] == evidence["norm"]].to_dict("records"):
+        if (record := record_of(run)) is not None:
+            values = values_of(record, [evidence["value"]])
+            values = values[values["place"].str.startswith("encoder")]
+            last = values[values["update"] == values["update"].max()]
+            by_norm.append(list(last[f"{evidence['value']}_1"]))
+    limit, seeds, texts = evidence["at_most"], len(by_norm), []
+    parts = {
+        "at the first norm": [norms[0] for norms in by_norm],
+        "at all norms": map(max, by_norm),
+    }
+    for part, values in parts.items():
+        largest = list(values)
+        within = sum(value <= limit for value in largest)
+        span = f"{min(largest):.2f} to {max(largest):.2f}"
+        texts.append(f"{span} {part}, at most {limit} in {within} of {seeds} seeds")
+    outcome = {seeds: Outcome.AGREES, 0: Outcome.OPPOSITE}.get(within, Outcome.MIXED)
+    return Measured("; ".join(texts), outcome)
+
+
+def of_spectrum(evidence: Declared, results: Path) -> Measured:
+    """Return the difference of two arms in the mean of the singular values over the largest one."""
+    study = read_named(evidence["study"], results)
+    arm, baseline = (mean_decay(study, name) for name in arms_of(evidence))
+    shared = sorted(set(arm) & set(baseline))
+    return of_differences([arm[seed] - baseline[seed] for seed in shared], evidence, "+.4f")
+
+
+def mean_decay(study: Study, arm: str) -> dict[int, float]:
+    """Return the mean normalized singular value of the shared embedding, by seed."""
+    means = {}
+    for run in study.runs[study.runs["arm"] == arm].to_dict("records"):
+        (spectrum,) = (statistics_of(run) or {})["spectra"]
+        values = spectrum["values"]
+        means[int(run["seed"])] = sum(values) / values[0] / len(values)
+    return means
+
+
+def of_example(evidence: Declared, results: Path) -> Measured:
+    """Return the comparison of two norms of an example, by the score that it reports."""
+    name = evidence["name"]
+    scores: dict[str, dict[int, float]] = {}
+    for run in read_runs(results.parent / EXAMPLES / name):
+        scores.setdefault(run["norm"], {})[run["seed"]] = run["scores"][SCORES[name]]
+    arm, baseline = scores[evidence["arm"]], scores[evidence["baseline"]]
+    test = compare(arm, baseline)
+    low, high = test.interval
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    interval = f"{low:+.2f} to {high:+.2f}"
+    return Measured(text_of(f"{test.mean:+.2f}", interval, str(test.n)), outcome)
+
+
+def of_images(evidence: Declared, results: Path) -> Measured:
+    """Return a statistic in translation over that in a model of images; Welch's interval."""
+    runs = runs_by_norm(results / "multi30k_cpu")
+    part, value = evidence["part"], evidence["value"]
+    words = first_norm_tenths(runs, evidence["figure"], value, NORM)[part]
+    images = in_tenths(recorded_values(evidence["over"], results.parent), ["seed"])[part]
+    channels = runs["settings.model.encoder_embed_dim"].iat[0]
+    factor = math.sqrt(channels) if evidence.get("per_channel") else 1.0
+    test = compare_independent(list(np.log10(factor * words)), list(np.log10(images)))
+    low, high = test.interval
+    outcome = judge(evidence, by_interval(low, high), low, high)
+    n = f"{len(words)} and {len(images)}"
+    return Measured(text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n), outcome)
+
+
+TESTS = {
+    "compare": of_comparison,
+    "theory": of_theory,
+    "recorded": of_record,
+    "largest": of_largest,
+    "spectrum": of_spectrum,
+    "example": of_example,
+    "images": of_images,
+}
+"""The function that measures a test, by its kind."""

@@ -170,7 +170,7 @@ def test_modules_that_are_imported_when_needed_exist() -> None:
         (PLUGIN, "", "import tools", False),
         (LAB, "metrics", "from norm_lab.config import configuration", False),
         (LAB, "report", "from norm_lab.config import configuration", True),
-        (LAB, "report", "from papers import questions", False),
+        (LAB, "report", "from papers import findings", False),
     ],
 )
 def test_the_check_itself(package: str, room: str, statement: str, allowed: bool) -> None:

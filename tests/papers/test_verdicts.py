@@ -1,4 +1,4 @@
-"""papers/verdicts.py and papers/claims.py: the rule for verdicts, and papers/papers.md's rows."""
+"""papers/verdicts.py: the rule for verdicts, and the rows of papers/papers.md."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ import pytest
 from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
-from papers import claims
-from papers.claims import (
+from papers import verdicts
+from papers.verdicts import (
+    EXPERIMENTS,
+    STATEMENTS,
     TESTS,
     TITLES,
+    Outcome,
     declared_rows,
     judge,
     judged,
     judged_row,
     measured,
     of_differences,
+    on_claim,
+    on_experiment,
+    on_statement,
     verdict_counts,
 )
-from papers.verdicts import EXPERIMENTS, STATEMENTS, Outcome, on_claim, on_experiment, on_statement
 
 RESULTS = Path(__file__).resolve().parents[2] / "studies"
 AGREES, OPPOSITE, ABSENT, OPEN = Outcome.AGREES, Outcome.OPPOSITE, Outcome.ABSENT, Outcome.OPEN
@@ -70,7 +75,7 @@ def test_several_measurements_of_a_claim_have_one_verdict():
 
 def row_of(monkeypatch, *tests, **more):
     """The cells of a row whose tests have these outcomes and settings."""
-    monkeypatch.setitem(TESTS, "spectrum", lambda e, _: claims.Measured(e["text"], e["is"]))
+    monkeypatch.setitem(TESTS, "spectrum", lambda e, _: verdicts.Measured(e["text"], e["is"]))
     row = {"what": "Figure 9", "says": "it rises", **more}
     row["tests"] = [
         {"here": at, **own, "spectrum": {"text": "1", "is": is_}} for at, is_, own in tests
@@ -172,18 +177,18 @@ def test_no_row_of_another_setting_reproduces_or_contradicts(tables):
 
 
 def test_a_rate_chosen_with_a_warm_up_does_not_judge_runs_without_one(tables):
-    verdicts = {row["what"]: row["verdict"] for row in tables["xiong"]}
+    found = {row["what"]: row["verdict"] for row in tables["xiong"]}
     for what in ("Figure 2, Adam", "Figure 4, IWSLT14"):
-        assert verdicts[what] == "undecided"
-    assert verdicts["Figure 4, pre-LN"] == "mixed"  # one comparison has own rates
+        assert found[what] == "undecided"
+    assert found["Figure 4, pre-LN"] == "mixed"  # one comparison has own rates
 
 
 def test_misprints_and_steps_of_proofs_are_counted_apart(tables):
     lines = [line.strip("|").split("|") for line in verdict_counts(RESULTS).splitlines()[2:]]
     counts = {line[0].strip(): [int(cell) for cell in line[1:4]] for line in lines}
     assert all(counts["wrong"]) and "wrong" not in EXPERIMENTS
-    for kind, verdicts in (("experiments", EXPERIMENTS), ("statements of theory", STATEMENTS)):
-        totals = [sum(numbers) for numbers in zip(*(counts[verdict] for verdict in verdicts))]
+    for kind, of_kind in (("experiments", EXPERIMENTS), ("statements of theory", STATEMENTS)):
+        totals = [sum(numbers) for numbers in zip(*(counts[verdict] for verdict in of_kind))]
         assert counts[f"**{kind}**"] == totals
     kinds = [numbers for name, numbers in counts.items() if name.startswith("**")]
     assert [sum(numbers) for numbers in zip(*kinds)] == [len(rows) for rows in tables.values()]
@@ -210,7 +215,7 @@ def test_spectra_of_two_norms(monkeypatch):
     test = the_test("powernorm", "spectrum")
     assert measured(test, RESULTS).outcome == ABSENT
     decays = iter([{1: 0.5, 2: 0.6, 3: 0.7}, {1: 0.1, 2: 0.19, 3: 0.32}])
-    monkeypatch.setattr(claims, "mean_decay", lambda study, arm: next(decays))
+    monkeypatch.setattr(verdicts, "mean_decay", lambda study, arm: next(decays))
     cells = measured(test, RESULTS)
     assert cells.text.startswith("+0.3967 (") and cells.text.endswith("n = 3")
     assert cells.outcome == AGREES
@@ -233,10 +238,10 @@ def test_a_statistic_in_translation_over_that_of_images(monkeypatch):
     translation = pd.DataFrame({"last tenth": [0.1, 0.4], "second tenth": [9.0, 9.0]})
     images = pd.DataFrame({"last tenth": [0.01, 0.01, 0.01], "second tenth": [9.0, 9.0, 9.0]})
     runs = pd.DataFrame({"settings.model.encoder_embed_dim": [100]})
-    monkeypatch.setattr(claims, "runs_by_norm", lambda folder: runs)
-    monkeypatch.setattr(claims, "first_norm_tenths", lambda *args: translation)
-    monkeypatch.setattr(claims, "recorded_values", lambda name, root: name)
-    monkeypatch.setattr(claims, "in_tenths", lambda values, by: images)
+    monkeypatch.setattr(verdicts, "runs_by_norm", lambda folder: runs)
+    monkeypatch.setattr(verdicts, "first_norm_tenths", lambda *args: translation)
+    monkeypatch.setattr(verdicts, "recorded_values", lambda name, root: name)
+    monkeypatch.setattr(verdicts, "in_tenths", lambda values, by: images)
     evidence = {"figure": "", "value": "", "over": "", "part": "last tenth", "claim": "higher"}
     # the mean of log10(0.1) and log10(0.4), minus log10(0.01); per channel, times sqrt(100)
     assert measured({"images": evidence}, RESULTS).text.startswith("+1.30 (")
@@ -265,6 +270,6 @@ def test_statements_of_the_theory_are_counted(tmp_path):
 
 def test_a_row_without_verdict_or_evidence_is_refused(monkeypatch):
     rows = {"powernorm": [{"what": "Figure 9", "says": "nothing"}]}
-    monkeypatch.setattr(claims, "declared_rows", lambda: rows)
+    monkeypatch.setattr(verdicts, "declared_rows", lambda: rows)
     with pytest.raises(CommandError, match=r"powernorm, Figure 9: verdict is ''; choose from"):
         judged.__wrapped__("powernorm", RESULTS)

@@ -165,7 +165,9 @@ def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
 
 
 def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
-    """Tell every norm with batch statistics the loss scale, and the model the number of updates.
+    """Tell norms with batch statistics the loss scale, and that a criterion sums losses.
+
+    The model is told the number of updates.
 
     ``FairseqTask.train_step`` also tells the model the number of updates; some tasks do not.
     """
@@ -173,7 +175,8 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
     if norms:
         scale = loss_scale(optimizer, norms[0].weight)
         for norm in norms:
-            norm.loss_scale = scale
+            # Not by nn.Module's own setter, which costs a GPU's host as much as a launch
+            vars(norm).update(loss_scale=scale, loss_is_summed=True)
     for module in models:
         module.set_num_updates(update_num)
 

@@ -15,6 +15,7 @@ from norm_plugin.declarations.option import OptionValue
 from norm_plugin.models.sites import EMBEDDING_SITES, PROJECTIONS, Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.position_leak_check import check_declaration
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.placements import LayerPlace, Placement
 
 LAYERNORM = "layernorm"
@@ -51,6 +52,8 @@ class SiteChoice:
         except ValueError as error:
             raise ValueError(f"{self.site.name}: {error}") from error
         check_declaration(spec, norm, options)
+        if isinstance(norm, BatchStatisticsNorm):
+            norm.loss_is_summed = True  # by every criterion of fairseq
         return norm
 
 

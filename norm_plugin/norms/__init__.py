@@ -31,7 +31,11 @@ from norm_plugin.norms.base.registry import (
     register_norm,
 )
 from norm_plugin.norms.base.replacement import Replaced, replace_norms
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_loss_scale
+from norm_plugin.norms.base.statistics import (
+    BatchStatisticsNorm,
+    set_accumulation,
+    set_loss_scale,
+)
 
 __all__ = [
     "NORM_TYPES",
@@ -50,6 +54,7 @@ __all__ = [
     "norm_spec",
     "register_norm",
     "replace_norms",
+    "set_accumulation",
     "set_loss_scale",
     "update_running_average",
     "zero_padding",

@@ -23,6 +23,17 @@ variance. ``penalty_per=token`` multiplies the penalty by the number n of positi
 share of the loss does not depend on the batch size. It needs other strengths: with 4,096 tokens
 the penalty is 4,096 times as large.
 
+That penalty joins a loss that is the sum over positions (``loss=sum``). Where the loss is their
+mean (``loss=mean``), as it is in most code outside fairseq, the penalty is divided by n too, so
+that its share of the gradient is the same:
+
+    L / n + penalty / n        n: the positions per worker, as workers average their gradients
+
+A norm does not see by what else a loss is divided. If N backward passes per update each have the
+loss divided by N, :func:`set_accumulation` divides the penalty too. If the mean is not over the
+positions that this norm has, as that over sentences or masked words, ``loss=sum`` and
+``set_loss_scale(model, 1 / terms)`` give the exact share.
+
 Differences from the released code: the variance is computed from x - mu_B, not from sums of
 squares. eps is added to it; there eps is its lower bound. Workers are synchronized by default;
 there each worker has its own statistics and penalty.
@@ -38,6 +49,7 @@ not pre-scaled.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -135,6 +147,8 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         distance: variances (absolute differences, running statistics after the batch, as in the
             released code) or deviations (squared differences, running statistics before the batch)
         penalty_per: add the penalty once per batch, as the released code does, or once per token
+        loss: whether the loss is the mean over positions or their sum, which the penalty is added
+            to; auto: the sum under fairseq, else the mean
         sync: take statistics over the positions of all workers
     """
 
@@ -150,6 +164,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         lambda_std: float = 0.01,
         distance: Literal["variances", "deviations"] = "variances",
         penalty_per: Literal["batch", "token"] = "batch",
+        loss: Literal["auto", "mean", "sum"] = "auto",
         sync: Literal["on", "off"] = "on",
     ) -> None:
         super().__init__(dim, eps, momentum, sync=sync)
@@ -157,7 +172,8 @@ class RegularizedBatchNorm(RunningMomentsNorm):
             if not (math.isfinite(strength) and strength >= 0):
                 raise ValueError(f"{name} is {strength}; it must be 0 or more, and finite")
         self.lambda_mean, self.lambda_std = lambda_mean, lambda_std
-        self.distance, self.penalty_per = distance, penalty_per
+        self.distance, self.penalty_per, self.loss = distance, penalty_per, loss
+        self._passes, self._last_pass = 0, -1  # backward passes since the last optimizer step
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
@@ -200,4 +216,41 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if self.penalty_per == "token":
             weight = weight * positions
         # Each synchronized worker adds its share, and the gradient of their statistics sums them
-        return weight / (worker_count() if self.sync else 1)
+        return weight * self.term_weight(positions) / (worker_count() if self.sync else 1)
+
+    @property
+    def takes_mean(self) -> bool:
+        """Whether the loss is a mean over positions; else it is their sum."""
+        return self.loss == "mean" or (self.loss == "auto" and not self.loss_is_summed)
+
+    def term_weight(self, positions: Tensor) -> float | Tensor:
+        """Return the weight of the loss of one position in the loss of this worker, a number or ().
+
+        It is 1 in a sum, and in a mean 1 over the positions of a worker: where workers are
+        synchronized, n are those of all of them. positions: n, ().
+        """
+        if not self.takes_mean:
+            return 1.0
+        workers = worker_count() if self.sync else 1
+        return workers / self.group_count / positions.clamp(min=1)
+
+    def loss_scale_later(self) -> Callable[[], float | Tensor]:
+        return partial(self._loss_scale_of_pass, super().loss_scale_later())
+
+    def _loss_scale_of_pass(self, loss_scale: Callable[[], float | Tensor]) -> float | Tensor:
+        running = torch._C._current_graph_task_id()
+        if running != self._last_pass:
+            self._passes, self._last_pass = self._passes + 1, running
+        return loss_scale()
+
+    def count_step(self, parameters: set[str]) -> None:
+        passes, self._passes = self._passes, 0
+        if passes > 1 and self.takes_mean and self.accumulation is None:
+            warnings.warn(
+                f"{passes} backward passes added up gradients before this step of the optimizer. "
+                f"If each loss was divided by {passes}, the penalty of regularized-batchnorm is "
+                f"{passes} times too large: call norm_plugin.norms.set_accumulation(model, "
+                f"{passes}) before training; if not, call set_accumulation(model, 1)",
+                stacklevel=2,
+            )
+        super().count_step(parameters)

@@ -27,8 +27,9 @@ FORWARD_AND_BACKWARD = [
     ("powernorm", {}, 4),
     ("powernorm", {"variant": "released", "warmup_updates": 9}, 6),  # one counts the forward
     ("powernorm", {"variant": "released"}, 5),
-    ("regularized-batchnorm", {}, 6),
-    ("regularized-batchnorm", {"distance": "deviations"}, 6),
+    ("regularized-batchnorm", {"loss": "sum"}, 6),
+    ("regularized-batchnorm", {"loss": "sum", "distance": "deviations"}, 6),
+    ("regularized-batchnorm", {"loss": "mean"}, 10),  # one number by torch
     ("repbn", {}, 6),
     ("mabn", {}, 6),
     ("unified", {"outlier_skip": "on"}, 6),

@@ -98,6 +98,24 @@ def test_the_norms_learn_the_scale_of_the_loss(build, batch):
     assert loss_scale(SimpleNamespace(scaler=None), torch.ones(1)) == 1.0
 
 
+def test_the_norms_of_fairseqs_models_know_that_the_loss_is_a_sum(build, batch):
+    class Own(BaseFairseqModel):
+        def __init__(self):
+            super().__init__()
+            self.norm = build_norm("regularized-batchnorm", 4)
+            self.told = build_norm("regularized-batchnorm", 4, loss="mean")
+
+        def forward(self, x):
+            return (self.told(self.norm(x)),)
+
+    model = build("--norm-type", "regularized-batchnorm", "--norm-type-decoder", "layernorm")
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
+    assert norms and not any(norm.takes_mean for norm in norms)  # whoever trains it
+    own = Own()
+    train_step(own, {"x": torch.randn(4, 4, 4)})
+    assert not own.norm.takes_mean and own.told.takes_mean
+
+
 class Silent(FairseqTask):
     """A task such as translation_lev: it neither calls super nor tells the model the updates."""
 

@@ -200,8 +200,9 @@ def test_a_norm_that_has_trained_begins_anew(name, options, ragged, kernels):
         with torch.no_grad():
             for parameter in parameters:
                 parameter += 1
+        if norm.batch_statistics:
+            norm.count_step({"weight"})
     if norm.batch_statistics:
-        norm.count_step({"weight"})
         norm.set_num_updates(7)
     norm.reset_parameters()
     assert all(one is other for one, other in zip(norm.parameters(), parameters))

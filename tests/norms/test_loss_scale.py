@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from batches import DIM, every_form, new_norm
-from norm_plugin.norms import build_norm, set_loss_scale
+from norm_plugin.norms import build_norm, set_accumulation, set_loss_scale
 from norm_plugin.norms.base import loss_scale
+from norm_plugin.norms.base.statistics import set_ghost_batch_tokens
 
 WITH_SCALE = ("powernorm", "mabn", "unified", "regularized-batchnorm")
 
@@ -164,3 +165,84 @@ def test_half_precision_without_a_known_scale_is_warned_of(name):
     assert not warned()
     set_loss_scale(norm, None)
     assert warned()
+
+
+def share_of_penalty(reduce, parts=1, factor=None, groups=None, **options):
+    """|gradient of the penalty| / |gradient of the loss| of a linear map before the norm."""
+    gradients = []
+    for strength in (1.0, 0.0):
+        torch.manual_seed(0)
+        strengths = {"lambda_mean": 0.1 * strength, "lambda_std": 0.01 * strength}
+        norm = build_norm("regularized-batchnorm", 8, **strengths, **options)
+        model = nn.Sequential(nn.Linear(8, 8), norm).double()
+        if factor is None:
+            set_accumulation(model, parts)
+        else:
+            set_loss_scale(model, factor)
+        if groups is not None:
+            set_ghost_batch_tokens(model, 64 // groups)
+        x, target = torch.randn(2, 64, 8, dtype=torch.float64) + 0.5
+        for inputs, wanted in zip(x.chunk(parts), target.chunk(parts)):
+            reduce((model(inputs) - wanted).square().sum(dim=1)).backward()
+        gradients.append(model[0].weight.grad)
+    with_penalty, without = gradients
+    return ((with_penalty - without).norm() / without.norm()).item()
+
+
+@pytest.mark.parametrize("per", ["batch", "token"])
+@pytest.mark.parametrize("parts", [1, 4, 16])
+def test_a_mean_loss_gets_the_penalty_of_a_sum(parts, per, kernels):
+    expected = share_of_penalty(torch.sum, parts, 1.0, loss="sum", penalty_per=per)
+    assert expected > 1e-4
+
+    def in_parts(losses):
+        return losses.mean() / parts
+
+    for loss in ({}, {"loss": "mean"}):
+        given = share_of_penalty(in_parts, parts, penalty_per=per, **loss)
+        assert given == pytest.approx(expected, rel=1e-9)  # float64, in another order
+    # By hand: a sum whose terms are divided by all positions of the update, and a scaled loss
+    given = share_of_penalty(lambda losses: losses.sum() / 64, parts, 1 / 64, loss="sum")
+    assert given == pytest.approx(share_of_penalty(torch.sum, parts, 1.0, loss="sum"), rel=1e-9)
+    given = share_of_penalty(lambda losses: 8 * losses.mean(), parts, 8.0, penalty_per=per)
+    assert given == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_mean_loss_over_groups_gets_the_penalty_of_a_sum(kernels):
+    expected = share_of_penalty(torch.sum, groups=4, loss="sum")
+    assert share_of_penalty(torch.mean, groups=4) == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_accumulation_that_nobody_told_is_warned_of():
+    model = model_of("regularized-batchnorm")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def warned(passes):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(passes):
+                loss_of(model, step).backward()
+            optimizer.step()
+        return [str(warning.message) for warning in caught]
+
+    assert not warned(1)
+    assert "3 backward passes" in warned(3)[0] and "set_accumulation(model, 3)" in warned(3)[0]
+    set_accumulation(model, 1)
+    assert not warned(3)
+    with pytest.raises(ValueError, match="backward_passes is 0; it must be 1 or more"):
+        set_accumulation(model, 0)
+    summed = model_of("regularized-batchnorm", loss="sum")
+    optimizer = torch.optim.SGD(summed.parameters(), lr=1e-4)
+    model = summed
+    assert not warned(3)
+
+
+def test_an_accumulation_divides_the_scale_of_a_scaler_too():
+    norm = build_norm("powernorm", DIM)
+    set_accumulation(norm, 4)
+    get = norm.loss_scale_later()
+    seen = []
+    x = torch.randn(4, DIM, requires_grad=True)
+    x.register_hook(lambda gradient: seen.append(float(get())))
+    scaler_of_cpu().scale(norm(x).sum()).backward()
+    assert seen == [2.0**10]

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from reference import CASES
+from torch.nn.parallel import DistributedDataParallel
 
 from norm_plugin.kernels import VARIABLE, has_fused_form, set_kernels
 from norm_plugin.norms import build_norm, norm_spec
@@ -49,6 +50,7 @@ APART = [(name, options) for name, options in with_sync("off")]
 def new_norm(name, options):
     torch.manual_seed(1)
     norm = build_norm(name, DIM, **options).double()
+    norm.loss_is_summed = True  # over the positions of all workers, which one process has
     set_kernels(norm, None)  # those of the environment, in a worker too
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter, mean=1.0)
@@ -109,10 +111,13 @@ def meet(worker, folder):
 def work(worker, folder):
     """One worker process: train every norm, plain and fused, and write down what it saw."""
     meet(worker, folder)
-    saw = {"rows": rows_of_all(worker)}
+    saw = {"rows": rows_of_all(worker), "averaged": {}}
     for kernels in KERNELS:
         os.environ[VARIABLE] = kernels  # of this process alone
         saw[kernels] = on_share(worker)
+        saw["averaged"][kernels] = [
+            gradient_of_a_mean(sync, worker, strength) for sync in SYNC for strength in STRENGTHS
+        ]
     torch.save(saw, f"{folder}/{worker}.pt")
     dist.destroy_process_group()
 
@@ -142,6 +147,40 @@ def on_share(worker):
         apart.append((first, dict(norm.named_buffers())))
     fused = [new_norm(name, options).fused is not None for name, options in SYNCED]
     return {"synced": synced, "apart": apart, "fused": fused}
+
+
+SYNC, STRENGTHS = ("on", "off"), (1.0, 0.0)
+
+
+def gradient_of_a_mean(sync, part, strength, distributed=True):
+    """Return the gradient of a linear map, of a mean over positions with the penalty.
+
+    part: which half of the positions; None: all of them.
+    """
+    torch.manual_seed(2)
+    strengths = {"lambda_mean": 0.1 * strength, "lambda_std": 0.01 * strength}
+    norm = build_norm("regularized-batchnorm", 8, sync=sync, **strengths)
+    set_kernels(norm, None)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), norm).double()
+    linear = model[0]
+    x = 0.5 + torch.randn(64, 8, dtype=torch.float64)
+    x = x if part is None else x.chunk(WORKERS)[part]
+    model = DistributedDataParallel(model) if distributed else model
+    model(x).sin().sum(dim=1).mean().backward()
+    return linear.weight.grad
+
+
+def test_a_mean_loss_gets_the_penalty_of_a_sum_under_ddp(workers, kernels):
+    """That a process alone gives the same penalty as with a sum, test_loss_scale.py tests."""
+    of_all = [gradient_of_a_mean("on", None, strength, False) for strength in STRENGTHS]
+    assert not torch.allclose(*of_all, rtol=1e-4)
+    apart = [
+        sum(gradient_of_a_mean("off", part, strength, False) for part in range(WORKERS)) / WORKERS
+        for strength in STRENGTHS
+    ]
+    for worker in workers:
+        for ours, expected in zip(worker["averaged"][kernels], of_all + apart, strict=True):
+            torch.testing.assert_close(ours, expected, **CLOSE)
 
 
 @pytest.fixture(scope="session")

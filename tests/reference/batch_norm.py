@@ -70,6 +70,7 @@ class BatchNorm(Reference):
     "regularized-batchnorm",
     {},
     {"lambda_mean": 60.0, "lambda_std": 0.0, "momentum": 0.5},
+    {"loss": "sum"},
     {"lambda_mean": 3.0, "lambda_std": 2.0, "penalty_per": "token"},
     {"lambda_std": 3.0, "distance": "deviations"},
     exact=[{"lambda_mean": 0.0, "lambda_std": 0.0}],
@@ -92,6 +93,7 @@ class RegularizedBatchNorm(BatchNorm):
     def backward(self, g):
         dx, n = super().backward(g), len(self.real)
         weight = n if self.options["penalty_per"] == "token" else 1
+        weight /= 1 if self.options["loss"] == "sum" else n
         for i in self.real:
             # d mu / dx_i = 1 / n,  d sigma^2 / dx_i = 2 (x_i - mu) / n
             d_mu, d_var = 1 / n, 2 * (self.x[i] - self.mu) / n

@@ -188,9 +188,29 @@ class ByBatch(Batch):
         return gradients
 
 
-def by_moments(norm: Any, rule: BatchRule, valid: Tensor | None, ops: Ops) -> ByBatch:
+class WithPenalty(ByBatch):
+    """The passes of a norm whose loss has a penalty.
+
+    Attributes:
+        term: the weight of the loss of one position in the loss, a number or ().
+    """
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None) -> Tensor:
+        y = super().forward(x, weight, bias, eta)
+        self.term: float | Tensor = self.norm.term_weight(self.numbers[Row.COUNT, 0])
+        return y
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Return the loss scale times ``term``, ()."""
+        scale = super().scale(x)
+        return self.term * scale if isinstance(self.term, Tensor) else scale
+
+
+def by_moments(
+    norm: Any, rule: BatchRule, valid: Tensor | None, ops: Ops, passes: type[ByBatch] = ByBatch
+) -> ByBatch:
     """Return the passes of a norm that keeps a running mean and variance."""
-    batch = ByBatch(norm, valid, ops, rule, norm.share_of_batch(norm.momentum))
+    batch = passes(norm, valid, ops, rule, norm.share_of_batch(norm.momentum))
     buffers = norm._buffers  # what nn.Module does for norm.running_mean costs as much as a launch
     batch.running = buffers["running_mean"], buffers["running_var"]
     return batch
@@ -220,7 +240,7 @@ def regularized_batch_norm(
         return by_running_moments(norm)
     strengths = (norm.penalty_per == "token", norm.lambda_mean, norm.lambda_std)
     rule = BatchRule(0, norm.eps, True, False, norm.distance, *strengths)
-    batch = by_moments(norm, rule, valid, ops)
+    batch = by_moments(norm, rule, valid, ops, WithPenalty)
     batch.loss_scale = norm.loss_scale_later()
     return batch
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def forward_in_groups(
-    forward: Callable[[Tensor], Tensor],
+    forward: Callable[[Tensor, int], Tensor],
     x: Tensor,
     valid: Tensor | None,
     tokens: int,
@@ -25,7 +25,7 @@ def forward_in_groups(
     """Normalize the real positions of ``x`` in groups, and return the result, (..., C).
 
     Args:
-        forward: normalizes one group, (n, C).
+        forward: normalizes one group, (n, C), given the number of groups.
         x: (..., C), with positions of one sentence next to each other.
         valid: bool (...), True at real positions (at least one); None: all positions are real.
         tokens: N. The batch is split into floor(n / N) groups of about equal size, at least one,
@@ -34,7 +34,7 @@ def forward_in_groups(
     """
     rows = x.flatten(0, -2) if valid is None else x[valid]
     groups = rows.tensor_split(max(len(rows) // tokens, 1))
-    normalized = torch.cat([forward(group) for group in groups])
+    normalized = torch.cat([forward(group, len(groups)) for group in groups])
     if valid is None:
         return normalized.view_as(x)
     y = at_padding.to(x.dtype).expand_as(x).clone()

@@ -66,6 +66,11 @@ class BatchStatisticsNorm(AffineNorm):
             mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
             any other code that multiplies it must set this, see :func:`set_loss_scale`.
             Statistics of gradients are kept in units of the unscaled loss.
+        accumulation: the number of backward passes per update, if each loss is divided by it, see
+            :func:`set_accumulation`; None: unknown, and taken as 1.
+        loss_is_summed: whether the loss is a sum over positions, as is that of fairseq, whose
+            models and trainer say so here; False: it is a mean.
+        group_count: the number of groups of the running forward, see ``ghost_batch_tokens``.
 
     Args:
         dim: number of channels.
@@ -89,6 +94,9 @@ class BatchStatisticsNorm(AffineNorm):
         self.sync = sync == "on"
         self.ghost_batch_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
+        self.accumulation: int | None = None
+        self.loss_is_summed = False
+        self.group_count = 1
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         self._begin_counting()
         count_steps_of(self)
@@ -210,8 +218,15 @@ class BatchStatisticsNorm(AffineNorm):
         by_time = x.dim() == 3 and not batch_first
         if by_time:  # each group holds the tokens of a few sentences, not the first ones of all
             x, valid = x.transpose(0, 1), None if valid is None else valid.t()
-        y = forward_in_groups(self._forward_batch, x, valid, tokens, self.bias)
+        try:
+            y = forward_in_groups(self._forward_group, x, valid, tokens, self.bias)
+        finally:
+            self.group_count = 1
         return y.transpose(0, 1) if by_time else y
+
+    def _forward_group(self, x: Tensor, group_count: int) -> Tensor:
+        self.group_count = group_count
+        return self._forward_batch(x)
 
     def statistics_input(self, x: Tensor) -> Tensor:
         """Return the tensor whose batch statistics are taken. x: (..., C); returns (..., C)."""
@@ -301,8 +316,9 @@ class BatchStatisticsNorm(AffineNorm):
         """Return a function that gives the loss scale when the backward pass calls it.
 
         Call this in a training forward. The loss scale is ``loss_scale``, or if that is None the
-        scale of the ``torch.amp.GradScaler`` that multiplied the loss, or else 1. A warning is
-        given if the forward computes in float16, which needs a loss scale, and none is known.
+        scale of the ``torch.amp.GradScaler`` that multiplied the loss, or else 1, divided by
+        ``accumulation``. A warning is given if the forward computes in float16, which needs a loss
+        scale, and none is known.
         """
         observe_scalers()
         lacks_scale = self.loss_scale is None and trains_in_float16(self.weight)
@@ -318,9 +334,10 @@ class BatchStatisticsNorm(AffineNorm):
                 "backward pass; if nothing does, call set_loss_scale(model, 1.0) once",
                 stacklevel=2,
             )
-        if isinstance(scale, Tensor):
-            return scale.to(self.weight.device)
-        return 1.0 if scale is None else scale
+        scale = 1.0 if scale is None else scale
+        if self.accumulation is not None:
+            scale = scale / self.accumulation
+        return scale.to(self.weight.device) if isinstance(scale, Tensor) else scale
 
     @property
     def updates_counted(self) -> int:
@@ -460,7 +477,7 @@ def set_loss_scale(module: nn.Module, scale: float | Tensor | None) -> None:
     """Tell every norm in ``module`` the factor by which the loss is multiplied.
 
     Call it before each backward pass of a loss that is multiplied by anything but a
-    ``torch.amp.GradScaler``.
+    ``torch.amp.GradScaler`` and the division of :func:`set_accumulation`.
 
     Args:
         scale: the factor, a number or (); None: that of the GradScaler that multiplies the loss.
@@ -468,3 +485,22 @@ def set_loss_scale(module: nn.Module, scale: float | Tensor | None) -> None:
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):
             norm.loss_scale = scale
+
+
+def set_accumulation(module: nn.Module, backward_passes: int) -> None:
+    """Tell every norm in ``module`` that each update accumulates the gradients of several losses.
+
+    A penalty on statistics must have the same factor as the loss. Call this once, before training.
+
+    Args:
+        backward_passes: the number N of backward passes per update if each loss is divided by N,
+            as ``accelerate`` and the ``Trainer`` of transformers do; 1 if losses are not divided.
+
+    Raises:
+        ValueError: the number is below 1.
+    """
+    if backward_passes < 1:
+        raise ValueError(f"backward_passes is {backward_passes}; it must be 1 or more")
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm):
+            norm.accumulation = backward_passes

@@ -29,7 +29,7 @@ from papers.scores import (
 )
 from papers.settings import settings_tables
 from papers.summary import costs_table, main_claims, norm_table, studies_table
-from papers.theory.command import block as theory_block
+from papers.theory.page import block as theory_block
 from papers.verdicts import paper_table, verdict_counts
 
 OF_DOCS = ("front/",)

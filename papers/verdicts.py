@@ -57,7 +57,7 @@ from papers.image_statistics import NORM, recorded_values
 from papers.scores import first_norm_tenths, in_tenths
 from papers.theory import CLAIMS
 from papers.theory.claim import INTERVAL, finite_cases
-from papers.theory.command import read_made, read_measurements
+from papers.theory.page import read_made, read_measurements
 
 # ---- the rule ---------------------------------------------------------------------------------
 

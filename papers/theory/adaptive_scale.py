@@ -20,7 +20,6 @@ from torch import Tensor
 from norm_plugin.norms import build_norm
 from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 
-SECTION = 8
 CASE = ("placement", "phi", "tokens")
 
 C, K = 2.0, 0.1

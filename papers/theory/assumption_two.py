@@ -30,7 +30,6 @@ from papers.theory.lipschitz import running_norm
 from papers.theory.models import through_norm
 from papers.theory.trained import trained_sites
 
-SECTION = 13
 MAY_LACK = ("nu", "nu_bound")
 
 ALPHAS = 0.9, 0.95, 0.99

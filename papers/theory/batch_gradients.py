@@ -23,7 +23,6 @@ from norm_plugin.norms import build_norm
 from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import through_norm
 
-SECTION = 11
 CASE = ("placement", "norm", "tokens")
 
 GAINS = 0.5, 1.5

@@ -23,7 +23,6 @@ from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.lipschitz import EPOCHS, running_norm
 from papers.theory.models import Activations, through_norm
 
-SECTION = 10
 CASE = ("placement", "tokens")
 
 BOUNDED = {

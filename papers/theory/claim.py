@@ -1,15 +1,10 @@
-"""The parts of a claim: measurements, verdicts, and the fits that claims share.
-
-A claim is one file in this folder, with the names of :class:`Claim`. The first line of its
-docstring is the title of its section in ``papers/theory.md``; the prose is written by hand.
-"""
+"""What claims share: the options of the measurements, verdicts, tables and fits."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ from scipy import stats
 
 from norm_lab.report.figure import style
 from norm_lab.study.significance import Sample, describe
+from norm_plugin.placements import PLACEMENTS
 from papers.theory.models import (
     Activations,
     Batches,
@@ -40,10 +36,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the measurements; see the flags of ``python -m papers.theory``.
+    """The options of the measurements.
 
     Attributes:
-        main: the placements that are measured with all seeds and all batches.
+        main: the placements that are measured with all seeds and all batches: those that Xiong et
+            al. 2020 compare.
         real: batches of a corpus, if any.
         layers: the numbers of layers for the gradient of the last layer.
         depth: the number of layers for measurements by layer.
@@ -52,11 +49,10 @@ class Options:
         data: the binarized data of the checkpoints; None for the folder that each was trained on.
     """
 
-    placements: tuple[str, ...]
-    main: tuple[str, ...]
+    placements: tuple[str, ...] = tuple(PLACEMENTS)
+    main: tuple[str, ...] = ("post", "pre")
     random: Batches = field(default_factory=random_batches)
     real: Batches | None = None
-    norm_type: str = "layernorm"
     layers: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24)
     depth: int = 12
     dim: int = 512
@@ -81,7 +77,7 @@ class Options:
 
     def stack_pass(self, placement: str, batches: Batches, seed: int) -> StackPass:
         """Return a pass through the simplified setting, for measurements by layer."""
-        return stack_pass(placement, self.norm_type, self.depth, self.dim, batches, seed)
+        return stack_pass(placement, self.depth, self.dim, batches, seed)
 
     def activations(self, placement: str) -> Iterator[tuple[Row, Activations]]:
         """Yield the activations of each encoder norm of the full model, per seed and batch.
@@ -89,7 +85,7 @@ class Options:
         There are none for a placement that is not a main one.
         """
         for where, batches, seed in self.draws(placement) if placement in self.main else ():
-            model = full(placement, *self._sites, batches, seed).model
+            model = full(placement, SITE_LAYERS, self.full_dim, batches, seed).model
             for activations in encoder_activations(model, batches, seed):
                 yield {**where, "site": activations.site}, activations
 
@@ -98,60 +94,11 @@ class Options:
     ) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
         """Yield the activations of each encoder norm of one model, on several seeds' batches."""
         for batches in self.batches_of(placement) if placement in self.main else ():
-            model = full(placement, *self._sites, batches, seed=0).model
+            model = full(placement, SITE_LAYERS, self.full_dim, batches, seed=0).model
             passes = [encoder_activations(model, batches, s) for s in range(seeds or self.seeds)]
             for at_site in zip(*passes):
                 where = {"tokens": batches.kind, "placement": placement, "site": at_site[0].site}
                 yield where, at_site
-
-    @property
-    def _sites(self) -> tuple[str, int, int]:
-        return self.norm_type, SITE_LAYERS, self.full_dim
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim of a paper and how it is measured: the functions and constants of its file.
-
-    Attributes:
-        section: its position among the claims, from 1; in the file it is ``SECTION``, and so on.
-        case: the columns that identify a case.
-        verdicts: compares the stated with the measured, by rows of :func:`verdict`.
-        tables: more tables of the measurements.
-        measure: yields the rows of measurements of one placement.
-        measure_once: yields the rows of what does not depend on a placement.
-        may_lack: numeric columns that some rows lack.
-        plot: draws the measurements on matplotlib's axes, if there is a figure.
-        caption: the caption of the figure.
-    """
-
-    section: int
-    case: tuple[str, ...]
-    verdicts: Callable[[pd.DataFrame], Iterable[Row]]
-    tables: Callable[[pd.DataFrame], Iterable[pd.DataFrame]] = lambda frame: []
-    measure: Callable[[Options, str], Iterable[Row]] = lambda options, placement: []
-    measure_once: Callable[[Options], Iterable[Row]] = lambda options: []
-    may_lack: tuple[str, ...] = ()
-    plot: Callable[[pd.DataFrame, Any], None] | None = None
-    caption: str = ""
-
-    @classmethod
-    def of_module(cls, module: object) -> Claim:
-        """Return the claim of a module; it may lack what has a default."""
-        of_field = {
-            name: each.name for each in fields(cls) for name in (each.name, each.name.upper())
-        }
-        return cls(**{of_field[name]: v for name, v in vars(module).items() if name in of_field})
-
-    @property
-    def name(self) -> str:
-        """The name of its files, which is that of its module."""
-        return self.verdicts.__module__.rpartition(".")[2].replace("_", "-")
-
-    @property
-    def text(self) -> str:
-        """The docstring of its module."""
-        return (sys.modules[self.verdicts.__module__].__doc__ or "").strip()
 
 
 # Verdicts
@@ -225,15 +172,15 @@ def cases(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Row, pd.DataFram
         yield dict(zip(columns, values)), some
 
 
-def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
+def finite_cases(claim: Any, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
     """Return the cases whose measurements are all finite, and a row for each other case.
 
     Leaving out single rows would fit a line to the layers that happen to be finite, and a maximum
     would hide a NaN.
     """
-    case = [column for column in claim.case if column in frame]
+    case = [column for column in claim.CASE if column in frame]
     numbers = frame.select_dtypes("number")
-    required = numbers.columns.difference([*claim.case, *claim.may_lack])
+    required = numbers.columns.difference([*claim.CASE, *getattr(claim, "MAY_LACK", ())])
     bad = np.isinf(numbers).any(axis=1) | numbers[required].isna().any(axis=1)
     by_case = bad.groupby([frame[column] for column in case], sort=False, dropna=False)
     left_out = [

@@ -18,7 +18,6 @@ from papers.theory.claim import Options, Row, verdict
 from papers.theory.hidden_states import OUTPUT
 from papers.theory.models import Batches
 
-SECTION = 5
 CASE = ("x", "tokens")
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))

@@ -24,7 +24,6 @@ from norm_plugin.norms import build_norm
 from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import through_norm
 
-SECTION = 7
 CASE = ("placement", "norm", "tokens")
 
 

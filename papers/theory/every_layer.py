@@ -31,7 +31,6 @@ from papers.theory.claim import (
 from papers.theory.last_layer import exponent_of
 from papers.theory.models import full, layer_gradients, watch_sums
 
-SECTION = 3
 CASE = ("placement", "stack", "tokens")
 MAY_LACK = ("squared_length", "cross_sum")
 CAPTION = "Gradient of each layer's W^2, as a share of the last layer's. Gray: the paper, post."
@@ -59,7 +58,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
     for where, batches, seed in options.draws(placement):
         stack = options.stack_pass(placement, batches, seed)
         lengths = stack.outputs[1:].mean(dim=1).tolist()
-        setting = full(placement, options.norm_type, depth, options.full_dim, batches, seed)
+        setting = full(placement, depth, options.full_dim, batches, seed)
         sums = watch_sums(setting.layers)
         gradients = layer_gradients(
             [*setting.model.encoder.layers, *setting.layers], setting.mean_loss()

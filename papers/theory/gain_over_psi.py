@@ -31,8 +31,6 @@ from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import through_norm
 from papers.theory.trained import trained_sites
 
-SECTION = 12
-
 EPS = 1e-5
 PN_V = "powernorm-v"
 CASE = ("model", "norm", "layer_scale", "tokens", "placement")

@@ -25,7 +25,6 @@ from papers.theory.claim import (
     with_interval,
 )
 
-SECTION = 1
 CAPTION = "Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre."
 
 PLACES = {"output": "output of the layer", "self": "attention's sum", "ffn": "sum of the FFN"}

@@ -16,10 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_plugin.norms import Norm, build_norm, norm_spec
+from norm_plugin.norms import Norm, build_norm
 from papers.theory.claim import Options, Row, verdict
 
-SECTION = 6
 CASE = ("placement", "norm", "tokens")
 MAY_LACK = ("mean",)
 
@@ -65,15 +64,13 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> Iterator[Row]:
-    """Yield a row for each x and each norm over channels: LayerNorm, and the norm of the models."""
+    """Yield a row for each x."""
     for where, x in inputs:
         length = torch.linalg.vector_norm(x)
         scaled = float(options.full_dim**0.5 / length)
-        for name in dict.fromkeys((LAYERNORM, options.norm_type)):
-            if not norm_spec(name).batch_statistics:
-                value = spectral_norm(build_norm(name, options.full_dim).double(), x)
-                row = {"length": float(length), "scaled": scaled, "spectral_norm": value}
-                yield {"norm": name, **where, **row}
+        value = spectral_norm(build_norm(LAYERNORM, options.full_dim).double(), x)
+        row = {"length": float(length), "scaled": scaled, "spectral_norm": value}
+        yield {"norm": LAYERNORM, **where, **row}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:

@@ -14,7 +14,6 @@ mean over positions, is `mean_i |delta_i| |h_i|`, and the norm of the mean gradi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from norm_lab.study.significance import Sample
-from norm_plugin.norms import norm_spec
 from papers.theory.claim import (
     Options,
     Row,
@@ -36,9 +34,7 @@ from papers.theory.claim import (
 )
 from papers.theory.models import Setting, full, simplified
 
-SECTION = 2
 CASE = ("placement", "model", "tokens")
-MAY_LACK = ("of_positions",)
 CAPTION = "Gradient of the last layer's W^2 in the simplified setting, mean over positions."
 
 SIMPLIFIED, FULL = "simplified", "full"
@@ -62,17 +58,14 @@ class LastLayer(NamedTuple):
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """Measure two norms of the gradient at each number of layers, in both models."""
-    mixes = norm_spec(options.norm_type).batch_statistics  # then the decoder keeps LayerNorm
     for name, build, dim, batches in (
         (SIMPLIFIED, simplified, options.dim, options.random),
         *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
     ):
         for layers in options.layers:
             for seed in options.seeds_of(placement):
-                setting = build(placement, options.norm_type, layers, dim, batches, seed)
+                setting = build(placement, layers, dim, batches, seed)
                 last = last_layer(setting)
-                if mixes and name == SIMPLIFIED:
-                    last = last._replace(of_positions=math.nan)
                 where = {"model": name, "tokens": batches.kind, "placement": placement}
                 yield {**where, "layers": layers, "seed": seed, **last._asdict()}
 

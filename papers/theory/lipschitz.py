@@ -23,7 +23,6 @@ from norm_plugin.norms import Norm, build_norm
 from papers.theory.claim import Options, Row, cases, verdict
 from papers.theory.models import Activations, through_norm
 
-SECTION = 9
 CASE = ("placement", "norm", "tokens")
 
 EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"

@@ -200,13 +200,11 @@ class Setting:
         return torch.stack(lengths)
 
 
-def simplified(
-    placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
-) -> Setting:
+def simplified(placement: str, layers: int, dim: int, batches: Batches, seed: int) -> Setting:
     """Return the simplified setting; ``seed`` determines the weights, the labels and the batch."""
     torch.manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # else a seed would draw other weights the first time
-        stack = copy.deepcopy(_unused_stack(placement, norm_type, layers, dim, batches))
+        stack = copy.deepcopy(_unused_stack(placement, layers, dim, batches))
     nn.init.normal_(stack.embed_tokens.weight, std=dim**-0.5)
     initialization = of_placement(placement)
     for layer in stack.layers.children():
@@ -228,10 +226,10 @@ def simplified(
 
 @functools.lru_cache(maxsize=1)
 def _unused_stack(
-    placement: str, norm_type: str, layers: int, dim: int, batches: Batches
+    placement: str, layers: int, dim: int, batches: Batches
 ) -> NormTransformerEncoder:
     """Return a stack for :func:`simplified` to copy, since initialization takes most time."""
-    args = _settings(placement, norm_type, layers, dim, sides=("encoder",))
+    args = plain_settings(placement, layers, dim, sides=("encoder",))
     args.encoder_ffn_embed_dim, args.encoder_attention_heads = dim, 1
     args.no_token_positional_embeddings = True
     dictionary = batches.source_words
@@ -252,12 +250,10 @@ def _simplify(layer: nn.Module, keep_weights: bool) -> None:
         nn.init.zeros_(linear.weight)
 
 
-def full(
-    placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
-) -> Setting:
+def full(placement: str, layers: int, dim: int, batches: Batches, seed: int) -> Setting:
     """Return the full model with the weights and the batch of ``seed``."""
     torch.manual_seed(seed)
-    args = _settings(placement, norm_type, layers, dim, sides=("encoder", "decoder"))
+    args = plain_settings(placement, layers, dim, sides=("encoder", "decoder"))
     for side in ("encoder", "decoder"):
         setattr(args, f"{side}_ffn_embed_dim", 4 * dim)
         setattr(args, f"{side}_attention_heads", max(1, dim // HEAD_CHANNELS))
@@ -280,11 +276,11 @@ def of_model(model: Any, batch: Batch, pad: int) -> Setting:
     return Setting(model, list(decoder.layers), decoder.embed_dim, run, batch.target, pad, real)
 
 
-def _settings(
-    placement: str, norm_type: str, layers: int, dim: int, sides: tuple[str, ...]
+def plain_settings(
+    placement: str, layers: int, dim: int, sides: tuple[str, ...]
 ) -> argparse.Namespace:
-    """Return the settings of both models, by fairseq's flat names."""
-    args = argparse.Namespace(norm_placement=placement, norm_type=norm_type)
+    """Return settled settings of both models, by fairseq's flat names: LayerNorm, no dropout."""
+    args = argparse.Namespace(norm_placement=placement, norm_type="layernorm")
     for side in sides:
         setattr(args, f"{side}_layers", layers)
         setattr(args, f"{side}_embed_dim", dim)
@@ -337,11 +333,9 @@ class StackPass(NamedTuple):
 
 
 @functools.cache
-def stack_pass(
-    placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
-) -> StackPass:
+def stack_pass(placement: str, layers: int, dim: int, batches: Batches, seed: int) -> StackPass:
     """Return one forward and backward pass through the simplified setting, measured by layer."""
-    setting = simplified(placement, norm_type, layers, dim, batches, seed)
+    setting = simplified(placement, layers, dim, batches, seed)
     setting.model.requires_grad_(False)
     for layer in setting.layers:
         layer.fc2.requires_grad_(True)

@@ -26,8 +26,6 @@ from papers.theory.claim import Options, Row, cases, verdict
 from papers.theory.models import batch_of, of_model
 from papers.theory.trained import without_dropout
 
-SECTION = 14
-
 CASE = ("norm", "updates", "data")
 BATCHES = 32
 """The number of batches of each split, or all if it has fewer."""

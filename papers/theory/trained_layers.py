@@ -19,7 +19,6 @@ from papers.theory.every_layer import PAPER, factor
 from papers.theory.models import batch_of, layer_gradients, of_model
 from papers.theory.trained import read_trained
 
-SECTION = 4
 CASE = ("placement", "stack", "norm", "updates", "checkpoint")
 
 STACK = ("placement", "norm", "updates", "stack", "checkpoint")

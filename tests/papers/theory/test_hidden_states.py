@@ -9,12 +9,12 @@ from papers.theory import hidden_states, models
 
 
 def test_post_sums_and_pre_outputs_are_as_long_as_the_lemma_says():
-    post = models.stack_pass("post", "layernorm", 2, 256, BATCHES, 0)
+    post = models.stack_pass("post", 2, 256, BATCHES, 0)
     assert post.outputs.shape == (3, BATCHES.draw(0).source.numel())
     assert post.outputs[1:].sub(1).abs().max() < 1e-3  # LayerNorm's eps, and float32
     assert set(post.sums) == {"self", "ffn"}
     assert post.sums["ffn"].mean().item() == pytest.approx(1.5, abs=0.1)
-    pre = models.stack_pass("pre", "layernorm", 2, 256, BATCHES, 0)
+    pre = models.stack_pass("pre", 2, 256, BATCHES, 0)
     assert not pre.sums
     for layer in (1, 2):
         low, high = hidden_states.LEMMA["pre", hidden_states.OUTPUT].at(layer)

@@ -23,7 +23,7 @@ from papers.theory.models import REAL, SENTENCES, Batches, real_batches, stack_p
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_simplified_setting_is_that_of_the_paper(placement):
-    stack = models.simplified(placement, "layernorm", 2, 64, BATCHES, seed=0).model
+    stack = models.simplified(placement, 2, 64, BATCHES, seed=0).model
     for layer in stack.layers:
         queries, keys, values, _ = attention_projections(layer)
         assert not queries.weight.any()
@@ -40,7 +40,7 @@ def test_the_simplified_setting_is_that_of_the_paper(placement):
 
 def test_weights_are_xavier_normal_and_drawn_by_the_seed():
     def weights(seed):
-        return models.simplified("pre", "layernorm", 1, 64, BATCHES, seed).layers[0].fc1.weight
+        return models.simplified("pre", 1, 64, BATCHES, seed).layers[0].fc1.weight
 
     assert weights(0).var().item() == pytest.approx(1 / 64, rel=0.1)  # 4096 draws: 2 % each
     assert torch.equal(weights(0), weights(0))
@@ -49,7 +49,7 @@ def test_weights_are_xavier_normal_and_drawn_by_the_seed():
 
 @pytest.mark.parametrize("placement", [name for name in PLACEMENTS if of_placement(name) != XAVIER])
 def test_a_placement_keeps_its_own_initialization(placement):
-    layer = models.simplified(placement, "layernorm", 1, 64, BATCHES, 0).layers[0]
+    layer = models.simplified(placement, 1, 64, BATCHES, 0).layers[0]
     drawn = layer.fc1.weight.detach().clone()
     torch.manual_seed(0)
     nn.init.normal_(torch.empty(len(BATCHES.source_words), 64))  # the embeddings come first
@@ -58,7 +58,7 @@ def test_a_placement_keeps_its_own_initialization(placement):
 
 
 def test_the_full_model_has_the_size_and_the_tied_embeddings_that_it_declares():
-    setting = models.full("pre", "layernorm", 2, 128, BATCHES, seed=0)
+    setting = models.full("pre", 2, 128, BATCHES, seed=0)
     decoder = setting.model.decoder
     assert decoder.output_projection.weight is decoder.embed_tokens.weight
     for layers in (setting.model.encoder.layers, setting.layers):
@@ -71,7 +71,7 @@ def test_padding_is_not_among_the_activations():
     source = batch.source.clone()
     source[0, :5] = pad
     padded = Batches(BATCHES.source_words, BATCHES.target_words, (batch._replace(source=source),))
-    model = models.full("pre", "layernorm", 1, 8, padded, seed=0).model
+    model = models.full("pre", 1, 8, padded, seed=0).model
     activations = models.encoder_activations(model, padded, 0)
     assert {at.x.shape for at in activations} == {at.g.shape for at in activations}
     assert {len(at.x) for at in activations} == {source.ne(pad).sum().item()}
@@ -84,7 +84,7 @@ def test_every_layers_gradient_is_that_of_autograd(setting):
 
 
 def test_a_stack_without_branches_has_no_gradient_and_keeps_its_input():
-    rezero = models.stack_pass("rezero", "layernorm", 2, DIM, BATCHES, 0)
+    rezero = models.stack_pass("rezero", 2, DIM, BATCHES, 0)
     assert rezero.gradients == [0.0, 0.0]
     torch.testing.assert_close(rezero.outputs[2], rezero.outputs[0], rtol=0, atol=0)
 
@@ -100,7 +100,7 @@ def test_a_batch_of_a_corpus_is_its_next_sentences(corpus):
         assert (source[:, -1] == dictionary.eos()).all()  # padded on the left
         tokens.append(int(source.ne(dictionary.pad()).sum()))
     assert len(set(tokens)) > 1
-    stack = stack_pass("pre", "layernorm", 1, 8, batches, 0)
+    stack = stack_pass("pre", 1, 8, batches, 0)
     assert stack.outputs.shape == (2, tokens[0])  # padding is no position
     assert (stack.outputs > 0).all()
 

@@ -14,14 +14,16 @@ import pytest
 
 from norm_plugin.io.command_line import CommandError
 from papers.theory import CLAIMS
-from papers.theory.claim import finite_cases
-from papers.theory.command import MADE, block, draw, main, name_of, read_made, read_measurements
+from papers.theory.__main__ import main, report
+from papers.theory.claim import Options, finite_cases
+from papers.theory.page import MADE, block, draw, name_of, read_made, read_measurements
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "papers" / "data" / "theory"
 MEASURED = list(read_made(RESULTS))
 """The claims with committed results."""
-SMALL = ("--layers", "1,2", "--depth", "2", "--dim", "8", "--full-dim", "8", "--seeds", "2")
+SMALL = {"layers": (1, 2), "depth": 2, "dim": 8, "full_dim": 8, "seeds": 2}
+COMMAND = "python -m papers.theory"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def measured(tmp_path_factory):
     """The folder of a small run, and what it printed."""
     out, printed = tmp_path_factory.mktemp("theory") / "out", io.StringIO()
     with contextlib.redirect_stdout(printed):
-        main([*SMALL, "--placement", "post,rezero", "--out", str(out)])
+        report(list(CLAIMS), Options(("post", "rezero"), ("post",), **SMALL), out, COMMAND)
     return out, printed.getvalue()
 
 
@@ -37,15 +39,15 @@ def test_each_claim_has_its_files_and_its_section(measured):
     out, text = measured
     made = read_made(out)
     assert set(made) == set(CLAIMS) - {"trained-layers", "running-statistics"}  # of checkpoints
-    drawn = [name for name in made if CLAIMS[name].plot]
+    drawn = [name for name in made if hasattr(CLAIMS[name], "plot")]
     files = [*(f"{name}.csv" for name in made), *(f"{name}.svg" for name in drawn)]
     assert {path.name for path in out.iterdir()} == {MADE, *files} and len(drawn) == 3
     for name in drawn:
         assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
     _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for name, section in zip((each for each in CLAIMS if each in made), sections, strict=True):
-        assert section.startswith(CLAIMS[name].text.split(".")[0])
-        assert made[name]["command"].startswith("python -m papers.theory --layers 1,2 ")
+        assert section.startswith(CLAIMS[name].__doc__.split(".")[0])
+        assert made[name]["command"] == COMMAND
         assert made[name]["date"] in section
         first, *more = re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
         header = first.splitlines()[0]
@@ -59,44 +61,39 @@ def test_each_claim_has_its_files_and_its_section(measured):
 
 def test_claims_that_were_measured_earlier_stay(tmp_path):
     for name in ("concentration", "jacobian"):
-        main([*SMALL, "--placement", "pre", "--claims", name, "--out", str(tmp_path)])
+        report([name], Options(("pre",), **SMALL), tmp_path, COMMAND)
     assert set(read_made(tmp_path)) == {"concentration", "jacobian"}
 
 
 @pytest.mark.parametrize(
     ("argv", "error"),
     [
-        (("--placement", "sideways"), "sideways"),
-        (("--norm-type", "nonorm"), "nonorm"),
-        (("--claims", "everything"), "choose from hidden-states"),
-        (("--checkpoint", "missing.pt", "--claims", "trained-layers"), "cannot read missing.pt"),
+        (["everything"], "no claim everything; choose from hidden-states"),
+        (["trained-layers", "--checkpoint", "missing.pt"], "cannot read missing.pt"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(argv, error, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_measured_is_refused(argv, error, tmp_path):
     with pytest.raises(CommandError, match=re.escape(error)):
-        main([*SMALL, *argv])
+        main([*argv, "--out", str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    "argv", [("--layers", "0,2"), ("--layers", "4"), ("--seeds", "0"), ("--depth", "1")]
-)
-def test_a_number_that_makes_no_sense_is_refused(argv, capsys):
-    with pytest.raises(SystemExit):
-        main([*argv])
-    assert f"argument {argv[0]}" in capsys.readouterr().err
+def test_the_command_measures_a_claim(tmp_path, capsys):
+    main(["jacobian", "--out", str(tmp_path)])
+    assert read_made(tmp_path)["jacobian"]["command"].startswith(f"{COMMAND} jacobian")
+    assert capsys.readouterr().out.startswith("## ")
 
 
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_case_that_is_not_finite_is_named_and_left_out(name, value, tmp_path):
     claim, frame = CLAIMS[name], read_measurements(name, RESULTS)
-    *_, number = (each for each in frame.select_dtypes("number") if each not in claim.may_lack)
+    may_lack = getattr(claim, "MAY_LACK", ())
+    *_, number = (each for each in frame.select_dtypes("number") if each not in may_lack)
     frame = frame.astype({number: float})
     assert not finite_cases(claim, frame)[1]
     frame.loc[frame.index[-1], number] = value
     finite, (row,) = finite_cases(claim, frame)
-    case = [column for column in claim.case if column in frame]
+    case = [column for column in claim.CASE if column in frame]
     some = frame[(frame[case] == frame[case].iloc[-1]).all(axis=1)]
     assert row["measured"] == f"not finite in 1 of {len(some)}"
     assert [row[column] for column in case] == list(frame[case].iloc[-1])

@@ -42,6 +42,17 @@ def has_fused_form(cls: type[Norm]) -> bool:
     return cls in _FORMS
 
 
+PLAIN = (Tensor, nn.Parameter)
+"""The types of tensors that kernels read. Others, as DTensor, FakeTensor and subclasses of a user,
+may have no memory of their own, or more to do than compute values."""
+
+
+def is_plain(norm: Norm, x: Tensor) -> bool:
+    """Return whether x and the norm's own parameters are tensors that kernels read."""
+    tensors = (x, *norm._parameters.values())
+    return all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
+
+
 class Fused:
     """The value of ``Norm.fused``: a form and the choice of kernels for it."""
 
@@ -54,6 +65,8 @@ class Fused:
             return None  # a compiler fuses the plain form; a trace would store results as constants
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return None  # the passes support neither torch.func nor forward-mode derivatives
+        if not is_plain(norm, x):
+            return None
         ops, dtype = choices.served(self.choice, x.dtype, x.device, norm.dim)
         if ops is None:
             return None

@@ -187,7 +187,17 @@ class BatchStatisticsNorm(AffineNorm):
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
-        """Normalize ``x`` and update the running statistics: see :meth:`Norm.forward`."""
+        """Normalize ``x`` and update the running statistics: see :meth:`Norm.forward`.
+
+        Raises:
+            TypeError: ``x`` is a DTensor in training.
+        """
+        if self.training and type(x).__name__ == "DTensor":
+            raise TypeError(
+                f"{type(self).__name__} has no statistics over the positions of a DTensor: leave "
+                "this norm out of the plan of parallelize_module, so that it gets plain tensors, "
+                "or choose a norm over channels, such as 'layernorm' or 'rmsnorm'"
+            )
         if self.training and self.ghost_batch_tokens is not None:
             return self._forward_in_groups(x, padding_mask, batch_first, self.ghost_batch_tokens)
         return self._forward_batch(x, padding_mask, batch_first)
@@ -353,6 +363,8 @@ class BatchStatisticsNorm(AffineNorm):
             return count
         now = -1 if self.num_updates.is_inference() else self.num_updates._version
         if buffer is not self.num_updates or version != now or now < 0:
+            if _has_no_values(self.num_updates):
+                return count
             count = int(self.num_updates.item())
             self._count_read = (self.num_updates, now, count)
         return count
@@ -416,7 +428,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._optimizer_counts, self._forwards_counted = True, 0
 
     def _count(self, num_updates: int) -> None:
-        if num_updates != self.updates_counted:
+        if num_updates != self.updates_counted and not _has_no_values(self.num_updates):
             self.num_updates.fill_(num_updates)
             known = 0 if self.num_updates.is_inference() else self.num_updates._version
             self._count_read = (self.num_updates, known, num_updates)
@@ -440,6 +452,12 @@ class BatchStatisticsNorm(AffineNorm):
             if new is not None and new.dtype in HALF:
                 self._buffers[name] = old.to(new.device)
         return self
+
+
+def _has_no_values(tensor: Tensor) -> bool:
+    """Return whether ``tensor`` is a FakeTensor, or becomes one in the next operation."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode is not None or type(tensor).__name__ == "FakeTensor"
 
 
 def average_running_statistics(module: nn.Module) -> None:

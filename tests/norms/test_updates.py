@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import swa_utils
 
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
@@ -214,3 +215,30 @@ def test_freezing_one_parameter_does_not_stop_the_count():
             counted.append(norm.updates_counted)
     # The first step of the bias looks like the second half of the last update
     assert counted == [1, 2, 3, 3, 4, 5]
+
+
+AVERAGES = {
+    "equal": {},
+    "ema": {"avg_fn": swa_utils.get_ema_avg_fn(0.9)},
+    "ema of lists": {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NORM_TYPES if norm_spec(name).batch_statistics])
+@pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
+@pytest.mark.parametrize("use_buffers", [True, False])
+def test_counts_are_not_averaged(name, average, use_buffers):
+    model = nn.Sequential(nn.Linear(DIM, DIM), build_norm(name, DIM))
+    averaged = swa_utils.AveragedModel(model, use_buffers=use_buffers, **average)
+    optimizer = sgd(*model.parameters())
+    for _ in range(12):
+        accumulate(model, 1)
+        optimizer.step()
+        averaged.update_parameters(model)
+    norm, ours = model[1], averaged.module[1]
+    assert ours.updates_counted == 12
+    for key, value in norm.named_buffers():
+        same = torch.equal(ours.get_buffer(key), value)
+        assert same or (use_buffers and value.is_floating_point()), key
+    averaged.load_state_dict(averaged.state_dict())
+    assert ours.updates_counted == 12

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.norms.base.averaged_models import keep_counts_of
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import InferenceAffine
@@ -100,6 +101,7 @@ class BatchStatisticsNorm(AffineNorm):
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         self._begin_counting()
         count_steps_of(self)
+        keep_counts_of(BatchStatisticsNorm)
 
     def _begin_counting(self) -> None:
         """Set what the norm knows of its training beside its parameters and buffers: nothing."""

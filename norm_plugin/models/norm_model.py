@@ -139,7 +139,8 @@ class NormModel(BaseFairseqModel):
 
         torch sets it by recursive calls, which take 4 % of an update of a GPU's host.
         """
-        if mode not in (True, False):
+        given: Any = mode
+        if not isinstance(given, bool):
             return super().train(mode)  # torch's error
         own = nn.Module.train, nn.Module.__setattr__
         modules: list[nn.Module] = [self]
@@ -150,7 +151,8 @@ class NormModel(BaseFairseqModel):
                 if child is None:
                     continue
                 cls: Any = type(child)
-                if (cls.train, cls.__setattr__) == own:
+                # One that freezes itself has a train of its own: model.encoder.train = ...
+                if (cls.train, cls.__setattr__) == own and "train" not in vars(child):
                     modules.append(child)
                 else:
                     child.train(mode)

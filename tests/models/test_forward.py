@@ -141,3 +141,13 @@ def test_modes_are_set_as_torch_sets_them(build):
     assert ours == theirs
     with pytest.raises(ValueError, match="boolean"):
         model.train("yes")
+    with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+        model.train(1.0)
+
+
+def test_a_part_with_a_train_of_its_own_stays_frozen(build):
+    model = build("--norm-type", "batchnorm").eval()
+    model.encoder.train = lambda mode=True: model.encoder
+    model.train()
+    assert not any(module.training for module in model.encoder.modules())
+    assert model.training and all(module.training for module in model.decoder.modules())

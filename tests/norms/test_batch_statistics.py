@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from batches import DIM, FORMS, every_form, new_norm, state_of, step, upstream
+from norm_plugin.kernels.fused_forms import _FORMS, Fused
 from norm_plugin.norms import norm_spec
 from norm_plugin.norms.base.window import WindowNorm
 
@@ -166,3 +167,60 @@ def test_values_that_cannot_have_arisen_are_not_loaded(name, options):
         state[buffer].view(-1)[0] = value
         with pytest.raises(RuntimeError, match=message):
             torch.nn.Sequential(norm).load_state_dict({f"0.{k}": v for k, v in state.items()})
+
+
+@every_form
+def test_a_forward_inside_a_backward_pass_is_one_like_others(name, options, ragged, kernels):
+    """As where a hook computes an auxiliary loss; activation checkpointing is not used."""
+    norm, other = new_norm(name, **options), new_norm(name, **options)
+    for seed in (1, 3):
+        x, second = ragged(seed)[0], ragged(seed + 1)[0]
+        y, expected = norm(x.clone().requires_grad_()), other(x.clone().requires_grad_())
+        inside = []
+
+        def auxiliary(g, second=second, inside=inside):
+            inside.append(norm(second))
+
+        y.register_hook(auxiliary)
+        y.sum().backward()
+        with torch.no_grad():  # as in a hook
+            assert torch.equal(inside[0], other(second))
+        expected.sum().backward()
+        for key in norm.forward_updated_buffers:
+            assert torch.equal(state_of(norm)[key], state_of(other)[key]), key
+        assert norm.updates_counted == other.updates_counted
+
+
+@every_form
+def test_gradients_of_parameters_alone_move_no_statistic(name, options, ragged, kernels):
+    norm = new_norm(name, **options)
+    for seed, leaf in enumerate((True, False)):
+        x, mask = ragged(seed)
+        x = x.requires_grad_() if leaf else 2 * x.requires_grad_()
+        y = norm(x, mask)
+        before = state_of(norm)
+        torch.autograd.grad(y.square().sum(), norm.parameters(), retain_graph=True)
+        for key, value in state_of(norm).items():
+            assert torch.equal(value, before[key]), key
+        torch.autograd.grad(y.square().sum(), [x, *norm.parameters()])
+        moved = any(not torch.equal(value, before[key]) for key, value in state_of(norm).items())
+        assert moved == (name in ("powernorm", "mabn", "unified"))
+
+
+@every_form
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_kernels_may_change_between_a_forward_and_its_repetition(name, options, reentrant, first):
+    gradients, x = [], torch.randn(7, 4, 12, dtype=torch.float64)
+    fused = Fused(_FORMS[norm_spec(name).class_of(options)], "cpu")
+    for changed in (False, True):
+        norm, leaf = new_norm(name, **options), x.clone().requires_grad_()
+        norm.fused = fused if first else None
+        y = checkpoint(norm, leaf, use_reentrant=reentrant)
+        if changed:
+            norm.fused = None if first else fused
+        chosen = norm.fused
+        y.square().sum().backward()
+        assert norm.fused is chosen
+        gradients.append(leaf.grad)
+    assert torch.equal(*gradients)

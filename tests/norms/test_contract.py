@@ -139,6 +139,19 @@ def test_a_wrong_input_says_what_is_wrong(name):
 
 
 @every_norm
+def test_the_input_may_be_named_as_by_torch(name, kernels):
+    x, mask = torch.randn(7, 4, DIM), torch.zeros(4, 7, dtype=torch.bool)
+    norm = build_norm(name, DIM).eval()
+    hooked = []
+    norm.register_forward_pre_hook(lambda norm, inputs: hooked.append(inputs[0]))
+    for call in ({"input": x}, {"x": x}, {"padding_mask": mask, "input": x}):
+        assert torch.equal(norm(**call), norm(x))
+    assert all(given is x for given in hooked)
+    with pytest.raises(TypeError):
+        norm(x, input=x, padding_mask=mask)
+
+
+@every_norm
 def test_an_unknown_option_lists_the_right_ones(name):
     own = ", ".join(option.name for option in norm_spec(name).options)
     with pytest.raises(ValueError, match=f"no option 'epsilon'; its options are {own}"):

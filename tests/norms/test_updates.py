@@ -242,3 +242,25 @@ def test_counts_are_not_averaged(name, average, use_buffers):
         assert same or (use_buffers and value.is_floating_point()), key
     averaged.load_state_dict(averaged.state_dict())
     assert ours.updates_counted == 12
+
+
+@pytest.mark.parametrize("name", WITH_WARMUP)
+def test_unfreezing_does_not_begin_the_warmup_again(name):
+    norm, head = build_norm(name, DIM, warmup_updates=3), nn.Linear(DIM, DIM)
+    norm.requires_grad_(False)
+    counted = []
+    for _ in range(3):
+        head(norm(torch.randn(6, 3, DIM))).square().sum().backward()
+        sgd(*head.parameters()).step()
+        counted.append(norm.updates_counted)
+    norm.requires_grad_(True)
+    optimizer = sgd(*norm.parameters())
+    for _ in range(2):
+        accumulate(norm)
+        optimizer.step()
+        counted.append(norm.updates_counted)
+    assert counted == [1, 2, 3, 4, 5] and not norm.in_warmup
+    other = build_norm(name, DIM, warmup_updates=3)
+    accumulate(other, 8)
+    sgd(*other.parameters()).step()
+    assert other.updates_counted == 1 and other.in_warmup

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from norm_plugin.kernels.fused.function import Gradients, Passes, fused_norm, in_statistics_dtype
 from norm_plugin.kernels.fused_forms import fuses
@@ -56,9 +57,11 @@ class Batch(Passes):
     Attributes:
         numbers: (9, C), the rows of ``passes.Row``.
         eta: the parameter; None: the norm has none.
+        x_edge: the node of the graph that gets dx; None: there is none.
     """
 
     numbers: Tensor
+    x_edge: Any = None
     eta: Tensor | None = None
     rstd: Tensor | None = None
     loss_scale: Callable[[], float | Tensor] | None = None
@@ -71,10 +74,28 @@ class Batch(Passes):
         if norm.sync and worker_count() > 1:
             self.exchange = partial(gathered_rows, dim=0)
 
+    def updated(self, statistic: Tensor) -> Tensor:
+        """Return a statistic of gradients, to be updated in place, or a copy if it must stay.
+
+        It stays in a backward pass without dx, as ``autograd.grad(y, parameters)``, which would not
+        reach it in the plain form.
+        """
+        return statistic if self.x_edge is None or is_wanted(self.x_edge) else statistic.clone()
+
     def scale(self, x: Tensor) -> Tensor:
         """Return the loss scale, ()."""
         now = 1.0 if self.loss_scale is None else self.loss_scale()
         return now if isinstance(now, Tensor) else constant(now, statistics_dtype(x), x.device)
+
+
+def is_wanted(node: Any) -> bool:
+    """Return whether the running backward pass computes the gradient for ``node``."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except (
+        RuntimeError
+    ):  # it does not answer for leaves, where autograd.grad asks for their gradient
+        return True
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,6 +146,8 @@ def column_norm(
         return None
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
+    if x.requires_grad and not norm.exact_gradient:
+        batch.x_edge = x.grad_fn or get_gradient_edge(x).node
     return fused_norm(
         batch, x, gain_or_offset(norm, "weight"), gain_or_offset(norm, "bias"), batch.eta
     )
@@ -181,8 +204,9 @@ class ByBatch(Batch):
     def backward(
         self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None
     ) -> Gradients:
+        nu = None if self.nu is None else self.updated(self.nu)
         gradients: Gradients = self.ops.batch_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.nu, self.scale(x)),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, nu, self.scale(x)),
             *(self.step, eta is not None, self.rule, self.exchange),
         )
         return gradients
@@ -298,9 +322,9 @@ class ByRunning(Batch):
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
-        step = 1 - self.norm.alpha_bwd
+        step, nu = 1 - self.norm.alpha_bwd, self.updated(self.norm.nu)
         gradients = self.ops.running_backward(
-            *(dy, x, self.rstd, self.valid, self.numbers, weight, self.norm.nu, self.scale(x)),
+            *(dy, x, self.rstd, self.valid, self.numbers, weight, nu, self.scale(x)),
             *(step, self.rule, self.exchange),
         )
         return *gradients, None
@@ -355,9 +379,10 @@ class ByWindow(Batch):
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
         norm = self.norm
-        psi, kept = (norm.psi, norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
+        psi, kept = (self.updated(norm.psi), norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
+        window = self.updated(norm.gradients), self.updated(norm.gradients_filled)
         gradients = self.ops.window_backward(
-            *(dy, x, self.valid, self.numbers, weight, norm.gradients, norm.gradients_filled),
+            *(dy, x, self.valid, self.numbers, weight, *window),
             *(psi, self.scale(x), 1 - kept, self.rule, self.exchange),
         )
         return *gradients, None

@@ -81,6 +81,16 @@ class Norm(nn.Module):
                 )
             _set_values(tensor, initial[name])
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the norm as any module; x may be named, also ``input`` as for torch's LayerNorm.
+
+        Hooks get it by position.
+        """
+        for name in ("x", "input") if kwargs else ():
+            if name in kwargs:
+                args = kwargs.pop(name), *args
+        return super().__call__(*args, **kwargs)
+
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:

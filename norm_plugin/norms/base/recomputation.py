@@ -36,7 +36,7 @@ class Forward(NamedTuple):
     Attributes:
         sample: some values of the input, by which the forward is identified.
         call: the number of this call of the norm in the forward of the model; None: unknown.
-        seen: what the forward used besides its input.
+        seen: what the forward used besides its input: a value of its own, and its fused form.
     """
 
     sample: Tensor
@@ -60,7 +60,7 @@ class Forwards:
     def __init__(self) -> None:
         self.capacity = self.KEPT
         self.forwards: list[Forward] = []
-        self.current: list[Any] = [None]
+        self.current: list[Any] = [None, None]
 
     def open(self, x: Tensor, call: int | None = None) -> bool:
         """Begin a forward of x, (..., C); return whether it is recomputed in a backward pass.
@@ -71,10 +71,12 @@ class Forwards:
         Raises:
             RuntimeError: a recomputed forward is no longer stored.
         """
-        again = is_recomputing()
+        inside = is_recomputing()
+        # A hook on the backward pass may call the norm too. Without checkpointing nothing is stored
+        again = inside and bool(self.forwards)
         if not again:
-            self.current = [None]
-            if not may_be_recomputed():
+            self.current = [None, None]
+            if inside or not may_be_recomputed():
                 return False
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not again:

@@ -21,7 +21,7 @@ from norm_plugin.norms.base.loss_scale import (
 )
 from norm_plugin.norms.base.means import update_running_average
 from norm_plugin.norms.base.optimizer_steps import count_steps_of
-from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
+from norm_plugin.norms.base.recomputation import Forwards
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
 Computed = TypeVar("Computed")
@@ -113,6 +113,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards_counted = 0  # by this object; not needed after an optimizer's step
         self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
+        self._repeats = False  # whether the running forward is one that checkpointing recomputes
         self.averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
 
@@ -209,8 +210,11 @@ class BatchStatisticsNorm(AffineNorm):
     ) -> Tensor:
         if not self.training:
             return super().forward(x, padding_mask, batch_first)
-        if self._forwards.open(x, self.call):
-            return super().forward(x, padding_mask, batch_first)
+        # Not by nn.Module's own setter, which costs a GPU's host as much as a launch
+        vars(self)["_repeats"] = again = self._forwards.open(x, self.call)
+        if again:
+            return self._forward_again(x, padding_mask, batch_first)
+        self._forwards.current[1] = self.fused
         if self.averaged_forwards is not None:
             self.averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
@@ -218,6 +222,14 @@ class BatchStatisticsNorm(AffineNorm):
         if self._saw_positions is not True:
             self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
         return y
+
+    def _forward_again(self, x: Tensor, padding_mask: Tensor | None, batch_first: bool) -> Tensor:
+        """Repeat a forward by the form that computed it first, with what that form has stored."""
+        chosen, self.fused = self.fused, self._forwards.current[1]
+        try:
+            return super().forward(x, padding_mask, batch_first)
+        finally:
+            self.fused = chosen
 
     def _forward_in_groups(
         self, x: Tensor, padding_mask: Tensor | None, batch_first: bool, tokens: int
@@ -272,7 +284,7 @@ class BatchStatisticsNorm(AffineNorm):
 
     def share_of_batch(self, weight: float) -> float | None:
         """Return :meth:`effective_momentum`; None in a recomputed forward: it updates nothing."""
-        return None if is_recomputing() else self.effective_momentum(weight)
+        return None if self._repeats else self.effective_momentum(weight)
 
     def update_running_statistic(
         self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
@@ -319,7 +331,7 @@ class BatchStatisticsNorm(AffineNorm):
         A forward that activation checkpointing recomputes gets the value of the first one, since it
         must use the same statistics and update none.
         """
-        if not is_recomputing():
+        if not self._repeats:
             self._forwards.current[0] = compute()
         computed: Computed = self._forwards.current[0]
         return computed
@@ -404,7 +416,8 @@ class BatchStatisticsNorm(AffineNorm):
         """Count one training forward as an update, unless a trainer or an optimizer counts them."""
         counted = self._trainer_counts or self._optimizer_counts
         if not counted and self.averaged_forwards is None:
-            self._forwards_counted += 1
+            # Those of a frozen norm are no part of an update that an optimizer counts later
+            self._forwards_counted += any(own.requires_grad for own in self.parameters())
             self._count(self.updates_counted + 1)
 
     @property
@@ -418,7 +431,7 @@ class BatchStatisticsNorm(AffineNorm):
 
         The parameters may be in several optimizers. A step of those that have not been stepped
         since the last update began is part of that update; any other step begins a new one. The
-        first step replaces the forwards that were counted before it.
+        first step replaces the forwards that were counted before it, but those of a frozen norm.
         """
         if not self.counts_steps:
             return

@@ -3,7 +3,8 @@
 A run has ``<experiment>/<norm>-seed<N>.json``, see ``result.py``: its result, or why it failed or
 diverged. ``norm-plugin publish`` stores such a folder as two files, see ``publishing.py``:
 
-    runs.jsonl          the values that all finished runs share; then a line per run: the others
+    runs.jsonl          the values that all finished runs share, and the SHA-256 of the other file;
+                        then a line per run: its other values
     outputs.jsonl.gz    a line per run: its curves, statistics, translations and windows
 
 A folder may contain both forms. Of a run that is in both, the newer one counts. Reading imports
@@ -14,7 +15,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+import os
+import zlib
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from norm_lab.config.studies import TUNED_FILE
 from norm_lab.metrics import find_metric
 from norm_lab.results.result import SCHEMA
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import parse_json, read_lines, reading
+from norm_plugin.io.files import parse_json
 
 Row = dict[str, Any]
 """The values of a run by their dotted names, and those in OUTPUTS."""
@@ -33,6 +37,10 @@ RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
 ARM = ("run.arm.norm", "run.arm.placement")
 RUNS, PUBLISHED_OUTPUTS = "runs.jsonl", "outputs.jsonl.gz"
+NEXT_OUTPUTS = f"{PUBLISHED_OUTPUTS}.next"
+"""The outputs of RUNS until ``publish``, which may be killed, has renamed them."""
+DIGEST = "outputs_sha256"
+"""The key of the SHA-256 of the outputs in the first line of RUNS; earlier versions wrote none."""
 OUTPUTS = ("curves", "statistics", "translations", "windows")
 """Values that are no cells of a table: nested, and of any size."""
 WHOLE = ("differs", "changes", "sources", *OUTPUTS)
@@ -46,12 +54,14 @@ class Folder:
     Attributes:
         path: the folder.
         runs: every run by its key, sorted; one without a result has a ``state``.
-        digests: the SHA-256 of each file of a run.
+        published: the published runs.
+        files: the SHA-256 of the file of each other run, and the run.
     """
 
     path: Path
     runs: dict[RunKey, Row]
-    digests: dict[Path, str]
+    published: list[Row]
+    files: dict[Path, tuple[str, Row]]
 
     @property
     def finished(self) -> list[Row]:
@@ -72,20 +82,18 @@ def read_folder(folder: Path) -> Folder:
     Raises:
         CommandError: a file is no JSON, has an unknown schema, or lacks a value.
     """
-    digests, of_files = {}, []
+    files = {}
     for path in sorted(folder.glob("*.json")):
         if path.name == TUNED_FILE:
             continue
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:  # it was published since the folder was listed
-            continue
-        digests[path] = hashlib.sha256(content).hexdigest()
-        of_files.append(_row_of_file(path, content))
+        content = _content(path)
+        if content is not None:  # otherwise it was published since the folder was listed
+            files[path] = sha256(content), _row_of_file(path, content)
+    published = _published(folder)
     runs: dict[RunKey, Row] = {}
-    for row in (*_published(folder), *of_files):
+    for row in (*published, *(row for _, row in files.values())):
         add_run(runs, row)
-    return Folder(folder, {key: runs[key] for key in sorted(runs)}, digests)
+    return Folder(folder, {key: runs[key] for key in sorted(runs)}, published, files)
 
 
 def check_has_results(folder: Folder) -> None:
@@ -98,11 +106,17 @@ def check_has_results(folder: Folder) -> None:
         )
 
 
-def add_run(runs: dict[RunKey, Row], row: Row) -> None:
-    """Add a run, in place of one with the same key if that has no result or is not newer."""
+def add_run(runs: dict[RunKey, Row], row: Row) -> bool:
+    """Add a run, in place of one with the same key if that has no result or is not newer.
+
+    Returns:
+        whether it was added.
+    """
     known = runs.get(run_key(row))
-    if known is None or _version_of_run(row) >= _version_of_run(known):
+    added = known is None or _version_of_run(row) >= _version_of_run(known)
+    if added:
         runs[run_key(row)] = row
+    return added
 
 
 def _version_of_run(row: Row) -> tuple[bool, str]:
@@ -121,15 +135,16 @@ def headline_column(metric: str) -> str:
 
 def _row_of_file(path: Path, content: bytes) -> Row:
     """Return the content of the file of a run as a row; CommandError if it is none."""
-    run = parse_json(content, path)
+    run = parse_json(content, path, finite=True)
     if not isinstance(run, dict) or ("state" not in run and run.get("schema") != SCHEMA):
         raise CommandError(
             f"{path} is not a result of schema {SCHEMA}; run it again, or publish the folder with "
             "the commit that wrote it"
         )
     row = _flat(run)
-    needed = [] if "state" in row else [headline_column(row.get("metric", "bleu"))]
-    _check_has(row, needed, path)
+    check_run(row, path)
+    if "state" not in row and headline_column(row["metric"]) not in row:
+        raise CommandError(f"{path} lacks {headline_column(row['metric'])}; run it again")
     if path.name != result_name(row["norm"], row["seed"]):
         raise CommandError(f"{path} has the result of {row['norm']}, seed {row['seed']}")
     return row
@@ -148,24 +163,115 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _published(folder: Path) -> list[Row]:
     """Return the published runs of a folder."""
-    if not (folder / RUNS).is_file():
-        return []
-    shared, *own = (parse_json(line, folder / RUNS) for line in read_lines(folder / RUNS))
+    (shared, *own), outputs_of_run = _published_lines(folder)
     rows = [row if "state" in row else {**shared, **row} for row in own]
+    outputs = {tuple(row.pop(name, None) for name in RUN_KEY): row for row in outputs_of_run}
+    rows = [row | outputs.get(tuple(map(row.get, RUN_KEY)), {}) for row in rows]
     for row in rows:
-        _check_has(row, [], folder / RUNS)
-    with reading(folder / PUBLISHED_OUTPUTS) as stream:
-        text = gzip.decompress(stream.read()).decode("utf-8")
-    outputs = {}
-    for line in filter(None, text.split("\n")):
-        of_run = parse_json(line, folder / PUBLISHED_OUTPUTS)
-        outputs[tuple(of_run.pop(name) for name in RUN_KEY)] = of_run
-    return [row | outputs.get(run_key(row), {}) for row in rows]
+        check_run(row, folder / RUNS)
+    twice = [key for key, count in Counter(map(run_key, rows)).items() if count > 1]
+    if twice:
+        raise CommandError(f"{folder / RUNS} has {', '.join(map(str, twice[0]))} twice")
+    return rows
 
 
-def _check_has(row: Row, more: Iterable[str], path: Path) -> None:
-    """Raise CommandError if the row of a run lacks a value that every run has, or one of more."""
-    needed = (*RUN_KEY, *ARM, "differs" if "state" in row else "metric", *more)
-    missing = [name for name in needed if name not in row]
-    if missing:
-        raise CommandError(f"{path} lacks {missing[0]}; run it again")
+def _published_lines(folder: Path) -> tuple[list[Row], list[Row]]:
+    """Return the lines of the two published files, of one version.
+
+    ``publish`` writes the new outputs beside the old ones, then the runs, and then renames the new
+    outputs. The runs name theirs by its digest; while neither file has it, they are read again.
+    """
+    path, before = folder / RUNS, None
+    while (content := _content(path)) is not None:
+        runs = _parsed_lines(content, path)
+        if not runs:
+            raise CommandError(f"{path} is empty; restore it, or publish the runs again")
+        digest = runs[0].pop(DIGEST, None)
+        for name in (NEXT_OUTPUTS, PUBLISHED_OUTPUTS):
+            packed = _content(folder / name)
+            if packed is None:
+                continue
+            # runs of an earlier version name no digest: they must not change meanwhile
+            old = digest is None and name == PUBLISHED_OUTPUTS and content == before
+            if old or digest == sha256(packed):
+                return runs, _parsed_lines(_unpacked(packed, folder / name), folder / name)
+        if content == before:
+            raise CommandError(
+                f"{folder / PUBLISHED_OUTPUTS} is missing, or not that of {path}; restore both "
+                "files, or publish the runs again"
+            )
+        before = content
+    return [{}], []
+
+
+def complete_publishing(folder: Path) -> None:
+    """Do the last step of a ``publish`` that was killed before it."""
+    runs, outputs = _content(folder / RUNS), _content(folder / NEXT_OUTPUTS)
+    if runs and outputs and _parsed_lines(runs, folder / RUNS)[0].get(DIGEST) == sha256(outputs):
+        os.replace(folder / NEXT_OUTPUTS, folder / PUBLISHED_OUTPUTS)
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of a content, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _unpacked(packed: bytes, path: Path) -> bytes:
+    try:
+        return gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CommandError(f"{path} is damaged ({error}); restore it") from error
+
+
+def _parsed_lines(content: bytes, path: Path) -> list[Row]:
+    lines = [parse_json(line, path, finite=True) for line in content.split(b"\n") if line]
+    if not all(isinstance(line, dict) for line in lines):
+        raise CommandError(f"{path} has a line that is no JSON object; restore it")
+    return lines
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file, or None if there is none; CommandError if it is no file."""
+    try:
+        if not path.is_file() and path.exists():  # opening a pipe would wait for its writer
+            raise CommandError(f"{path} is not a regular file; remove it")
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+def check_run(row: Row, path: Path) -> None:
+    """Raise CommandError if a value of a run that every reader needs is missing or no such value.
+
+    Args:
+        row: the values of a run.
+        path: its file, for the error.
+    """
+    finished = "state" not in row
+    names = ["experiment", "norm", *ARM, *(["metric"] if finished else ["state"])]
+    wrong = [name for name in names if not isinstance(row.get(name), str)]
+    wrong += [] if type(row.get("seed")) is int else ["seed"]
+    wrong += [] if finished or "differs" in row else ["differs"]
+    wrong += [] if isinstance(row.get("date", ""), str) else ["date"]
+    scores = [name for name in row if name.startswith("scores.") and name.endswith(".score")]
+    wrong += [name for name in scores if not _is_number(row[name])]
+    wrong += [] if _are_curves(row.get("curves", {})) else ["curves"]
+    if wrong:
+        if wrong[0] not in row:
+            raise CommandError(f"{path} lacks {wrong[0]}; run it again")
+        value = repr(row[wrong[0]])[:40]
+        raise CommandError(f"{path}: {wrong[0]} is {value}; restore the file, or run it again")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
+
+
+def _are_curves(curves: Any) -> bool:
+    """Return whether a value holds losses by subset: ``{"valid": [{"loss": 2.5, ...}]}``."""
+    if not isinstance(curves, dict) or not all(isinstance(each, list) for each in curves.values()):
+        return False
+    points = [point for each in curves.values() for point in each]
+    return all(isinstance(point, dict) and all(map(_is_number, point.values())) for point in points)

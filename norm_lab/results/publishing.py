@@ -1,7 +1,8 @@
 """The command ``publish``: store the results of a folder as two files, see ``folder.py``.
 
-It loses no run: runs that the target has are kept, and of a run that both folders have, the newer
-result. It removes only files that it has read.
+It loses no run: runs that the target has are kept, and of a run that is there in several versions,
+the newer result. It removes only files that it has read, and none whose run is not stored because
+the published one is newer. It is one step: at any time, a reader finds the old or the new version.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import gzip
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,8 @@ from typing import Any
 
 from norm_lab.config.studies import results_folder
 from norm_lab.results.folder import (
+    DIGEST,
+    NEXT_OUTPUTS,
     OUTPUTS,
     PUBLISHED_OUTPUTS,
     RUN_KEY,
@@ -28,10 +30,13 @@ from norm_lab.results.folder import (
     RunKey,
     add_run,
     check_has_results,
+    complete_publishing,
     read_folder,
+    run_key,
+    sha256,
 )
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import atomic_write, make_folder, write_text
+from norm_plugin.io.files import atomic_write, make_folder
 
 
 @dataclass(frozen=True)
@@ -60,26 +65,40 @@ def publish(source: Path, target: Path) -> Published:
     check_has_results(read_folder(source))  # before a folder is created
     make_folder(target, "TO")
     with _lock(target):
-        ours, theirs = read_folder(source), read_folder(target)
-        runs = dict(theirs.runs)
-        for row in ours.runs.values():
-            add_run(runs, row)
+        complete_publishing(target)
+        theirs = read_folder(target)
+        ours = [] if target.samefile(source) else list(read_folder(source).runs.values())
+        runs = {run_key(row): row for row in theirs.published}
+        replaced: list[RunKey] = []
+        refused: list[tuple[RunKey, Path | None]] = []
+        of_files = [(row, path) for path, (_, row) in theirs.files.items()]
+        for row, path in (*of_files, *((row, None) for row in ours)):
+            key = run_key(row)
+            known = runs.get(key, row)
+            if not add_run(runs, row):
+                refused.append((key, path))
+            elif known != row:
+                replaced.append(key)
         rows = [runs[key] for key in sorted(runs)]
-        outputs = [
-            {name: row[name] for name in (*RUN_KEY, *OUTPUTS) if name in row} for row in rows
-        ]
-        with atomic_write(target / PUBLISHED_OUTPUTS) as stream:
-            stream.write(gzip.compress(_json_lines(outputs).encode(), mtime=0))
-        write_text(target / RUNS, _json_lines(shared_and_own(rows)))
-        for path, digest in theirs.digests.items():
-            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+        columns = (*RUN_KEY, *OUTPUTS)
+        of_runs = [{name: row[name] for name in columns if name in row} for row in rows]
+        outputs = gzip.compress(_json_lines(of_runs), mtime=0)
+        shared, *own = shared_and_own(rows)
+        table = _json_lines([{**shared, DIGEST: sha256(outputs)}, *own])
+        # everything is encoded; the second step publishes, see folder.py
+        for name, content in ((NEXT_OUTPUTS, outputs), (RUNS, table)):
+            with atomic_write(target / name) as stream:
+                stream.write(content)
+        os.replace(target / NEXT_OUTPUTS, target / PUBLISHED_OUTPUTS)
+        left = {path for _, path in refused}
+        for path, (digest, _) in theirs.files.items():
+            if path not in left and path.exists() and sha256(path.read_bytes()) == digest:
                 path.unlink()
-    other = [key for key, row in ours.runs.items() if theirs.runs.get(key, row) != row]
     return Published(
         runs=sum("state" not in row for row in rows),
         failures=sum("state" in row for row in rows),
-        replaced=[key for key in other if runs[key] == ours.runs[key]],
-        kept=[key for key in other if runs[key] != ours.runs[key]],
+        replaced=list(dict.fromkeys(replaced)),
+        kept=list(dict.fromkeys(key for key, _ in refused)),
     )
 
 
@@ -106,11 +125,11 @@ def shared_and_own(rows: Sequence[Row]) -> list[Row]:
     return [{name: first[name] for name in sorted(names)}, *own]
 
 
-def _json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+def _json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(
         json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
         for row in rows
-    )
+    ).encode()
 
 
 @contextmanager

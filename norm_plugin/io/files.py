@@ -131,9 +131,17 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), path)
 
 
-def parse_json(text: str | bytes, path: Path) -> Any:
-    """Return the value of a JSON text of file ``path``; raise CommandError if it is not JSON."""
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def parse_json(text: str | bytes, path: Path, finite: bool = False) -> Any:
+    """Return the value of a JSON text of file ``path``; raise CommandError if it is not JSON.
+
+    Args:
+        finite: refuse NaN and infinite numbers, which Python reads although JSON has none.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
         raise CommandError(f"{path} is not JSON: {error}") from error

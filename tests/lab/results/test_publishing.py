@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from made_up_results import folder_of, made_up, with_translations, write_failure
-from norm_lab.results import publishing
-from norm_lab.results.folder import PUBLISHED_OUTPUTS, read_folder
+from norm_lab.results import folder as results_folder
+from norm_lab.results.folder import PUBLISHED_OUTPUTS, RUNS, read_folder
 from norm_lab.results.publishing import publish, publish_command
 from norm_lab.results.table import read_failures, read_results
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import write_text
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 LINES, OTHERS = ["ein hund .", "eine katze ."], ["ein hund !", "zwei katzen ."]
@@ -97,12 +98,15 @@ def assert_nothing_is_lost(folder, write):
 def test_what_a_run_writes_meanwhile_is_kept(write, tmp_path, monkeypatch):
     folder = finished_folder(tmp_path)
 
-    def write_file(path, text):
+    replace = os.replace
+
+    def write_first(source, target):
+        patch.undo()
         write(folder)
-        write_text(path, text)
+        replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "write_text", write_file)
+        patch.setattr(os, "replace", write_first)
         publish(folder, folder)
     assert_nothing_is_lost(folder, write)
     publish(folder, folder)
@@ -117,7 +121,9 @@ def test_a_target_that_is_a_file_and_a_half_of_a_published_folder_are_refused(tm
         publish(work, tmp_path / "file")
     publish(work, work)
     (work / PUBLISHED_OUTPUTS).unlink()  # as if .gitignore had *.gz
-    with pytest.raises(CommandError, match="cannot read .*outputs.jsonl.gz: No such file"):
+    with pytest.raises(
+        CommandError, match="outputs.jsonl.gz is missing, or not that of .*runs.jsonl"
+    ):
         read_results(work)
 
 
@@ -133,6 +139,113 @@ def test_two_commands_do_not_publish_into_one_folder(tmp_path):
     publish(work, target)
 
 
+def version(month):
+    """A run that is published: its score, and in the other file its least loss."""
+    curves = {"valid": [{"epoch": 1, "updates": 30, "loss": float(month)}]}
+    return made_up(bleu=30.0 + month, date=f"2026-{month:02}-01T00:00:00Z", curves=curves)
+
+
+def as_before(folder):
+    """Make a published folder one of an earlier version, which had no digest."""
+    first, *others = (folder / RUNS).read_text().splitlines(keepends=True)
+    shared = json.loads(first)
+    shared.pop("outputs_sha256", None)
+    (folder / RUNS).write_text("".join([json.dumps(shared) + "\n", *others]))
+
+
+def published(tmp_path, *, old=False):
+    """A published folder with version 1, and the folder of version 2."""
+    (target,) = folder_of(tmp_path / "results", version(1))
+    publish(target, target)
+    if old:
+        as_before(target)
+    (work,) = folder_of(tmp_path / "work", version(2))
+    return work, target
+
+
+def month_of(folder):
+    """The version of the only run, of which no file has another one."""
+    (run,) = read_results(folder).to_dict("records")
+    assert run["score"] == 30.0 + run["valid_loss"]
+    return run["valid_loss"]
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_publish_that_ends_at_any_step_leaves_one_version(step, old, tmp_path, monkeypatch):
+    work, target = published(tmp_path, old=old)
+    replace = os.replace
+
+    def stopping_at(number):
+        steps = iter(range(3))
+
+        def replace_or_stop(source, to):
+            if next(steps) == number:
+                raise KeyboardInterrupt
+            replace(source, to)
+
+        return replace_or_stop
+
+    for again in range(3):  # and one that is stopped after it
+        copy = shutil.copytree(target, tmp_path / f"copy{again}")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "replace", stopping_at(step))
+            publish(work, target)
+        assert month_of(target) == (2 if step == 2 else 1)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "replace", stopping_at(again))
+            publish(work, target)
+        assert month_of(target) in (1, 2)
+        publish(work, target)
+        assert month_of(target) == 2
+        assert sorted(path.name for path in target.iterdir()) == [PUBLISHED_OUTPUTS, RUNS]
+        shutil.rmtree(target)
+        copy.rename(target)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_folder_that_is_published_between_its_two_files_is_read_again(old, tmp_path, monkeypatch):
+    work, target = published(tmp_path, old=old)
+    parse_json = results_folder.parse_json
+
+    def publish_first(text, path, finite):
+        monkeypatch.undo()
+        publish(work, target)
+        return parse_json(text, path, finite)
+
+    monkeypatch.setattr(results_folder, "parse_json", publish_first)
+    assert month_of(target) == 2
+
+
+def test_outputs_of_other_runs_are_refused(tmp_path):
+    work, target = published(tmp_path)
+    before = (target / PUBLISHED_OUTPUTS).read_bytes()
+    publish(work, target)
+    (target / PUBLISHED_OUTPUTS).write_bytes(before)  # as after a merge of one file
+    with pytest.raises(CommandError, match="outputs.jsonl.gz is missing, or not that of .*runs"):
+        read_results(target)
+
+
+def test_what_cannot_be_encoded_leaves_the_target_as_it_is(tmp_path):
+    work, target = published(tmp_path)
+    (work / "layernorm-seed1.json").write_text(json.dumps({**version(2), "sites": "\ud800"}))
+    with pytest.raises((CommandError, UnicodeEncodeError)):
+        publish(work, target)
+    assert month_of(target) == 1
+
+
+def test_a_file_that_the_published_run_is_newer_than_stays_and_is_named(tmp_path, capsys):
+    (folder,) = folder_of(tmp_path, made_up(bleu=30.0, date=NEW))
+    publish(folder, folder)
+    folder_of(tmp_path, made_up(bleu=99.0, date=OLD))  # run later, by a clock that was set back
+    write_failure(folder, "failing", 1)
+    publish_command([str(folder), str(folder)])
+    assert "kept a newer run: toy_pre, layernorm, seed 1" in capsys.readouterr().out
+    assert scores(folder) == {("layernorm", 1): 30.0}
+    assert [path.name for path in folder.glob("*.json")] == ["layernorm-seed1.json"]
+    assert json.loads((folder / "layernorm-seed1.json").read_text())["date"] == OLD
+
+
 def test_a_file_that_is_published_while_the_folder_is_read(tmp_path, monkeypatch):
     """It is listed, then gone; its row is read afterwards."""
     folder = finished_folder(tmp_path)
@@ -146,3 +259,69 @@ def test_a_file_that_is_published_while_the_folder_is_read(tmp_path, monkeypatch
 
     monkeypatch.setattr(Path, "read_bytes", publish_first)
     assert [run["norm"] for run in read_folder(folder).finished] == ["layernorm"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "runs.jsonl is empty"),
+        (b"[]\n", "has a line that is no JSON object"),
+        (b'{"a": Infinity}\n', "is not JSON: Infinity is no number"),
+        (b"\xff\n", "is not JSON"),
+    ],
+)
+def test_published_runs_that_were_cut_or_edited_are_refused_in_one_line(tmp_path, content, message):
+    _, target = published(tmp_path)
+    (target / RUNS).write_bytes(content)
+    with pytest.raises(CommandError, match=message):
+        read_results(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "1"),
+        ("scores.tokenized.score", "30"),
+        ("scores.tokenized.score", 1e999),
+        ("scores.tokenized.score", 10**400),
+        ("norm", 5),
+        ("metric", None),
+        ("date", 2026),
+        ("curves", [1]),
+        ("curves", {"valid": [{"loss": "low"}]}),
+    ],
+)
+def test_edited_values_of_a_run_are_refused_in_one_line(tmp_path, name, value):
+    (folder,) = folder_of(tmp_path, version(1))
+    (path,) = folder.glob("*.json")
+    content = run = json.loads(path.read_text())
+    *parts, last = name.split(".")
+    for part in parts:
+        content = content[part]
+    content[last] = value
+    path.write_text(json.dumps(run))
+    with pytest.raises(CommandError, match=f"{path.name}.*(: {name} is|lacks {name}|not JSON)"):
+        read_results(folder)
+
+
+def test_a_run_that_stands_twice_is_refused(tmp_path):
+    _, target = published(tmp_path)
+    lines = (target / RUNS).read_text().splitlines(keepends=True)
+    (target / RUNS).write_text("".join([*lines, lines[-1]]))
+    with pytest.raises(CommandError, match="runs.jsonl has toy_pre, layernorm, 1 twice"):
+        read_results(target)
+
+
+def test_outputs_that_were_cut_are_refused(tmp_path):
+    _, target = published(tmp_path, old=True)
+    packed = (target / PUBLISHED_OUTPUTS).read_bytes()
+    (target / PUBLISHED_OUTPUTS).write_bytes(packed[:-9])
+    with pytest.raises(CommandError, match="outputs.jsonl.gz is damaged"):
+        read_results(target)
+
+
+def test_a_pipe_among_results_is_refused_and_not_waited_for(tmp_path):
+    (folder,) = folder_of(tmp_path, version(1))
+    os.mkfifo(folder / "x-seed1.json")
+    with pytest.raises(CommandError, match="x-seed1.json is not a regular file"):
+        read_results(folder)

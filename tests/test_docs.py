@@ -41,6 +41,18 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert (tmp_path / "studies/characters/differences.svg").is_file()
 
 
+def test_a_study_with_runs_has_its_file_and_its_report():
+    folders = [path.parent for path in ROOT.glob("studies/*/runs.jsonl")]
+    names = ("study.yaml", "outputs.jsonl.gz", "README.md", "scores.svg")
+    missing = [f / name for f in folders for name in names if not (f / name).is_file()]
+    assert len(folders) >= 40 and missing == []
+
+
+def test_the_pages_of_how_to_use_it_link_no_report():
+    report = re.compile(r"\]\(\.\./studies/\w+/")
+    assert [page.name for page in PAGES[1:] if report.search(page.read_text("utf-8"))] == []
+
+
 def test_the_readme_links_every_page():
     linked = set(re.findall(r"\]\((docs/[^/)#]+\.md)\)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {f"docs/{page.name}" for page in PAGES[1:]}

@@ -35,6 +35,7 @@ from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     set_accumulation,
     set_loss_scale,
+    set_process_group,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "replace_norms",
     "set_accumulation",
     "set_loss_scale",
+    "set_process_group",
     "update_running_average",
     "zero_padding",
 ]

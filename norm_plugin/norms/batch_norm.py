@@ -42,6 +42,7 @@ from norm_plugin.norms.base.rms_prescale import (
     rms_prescale,
 )
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.workers import Sync
 
 
 class Standardized(NamedTuple):
@@ -64,7 +65,7 @@ def batch_norm(
     x: Tensor,
     valid: Tensor | None,
     eps: float,
-    sync: bool = False,
+    sync: Sync = False,
     over_padding: bool = False,
 ) -> Standardized:
     """Compute (x - mu_B) / sqrt(sigma_B^2 + eps) with its exact gradient.

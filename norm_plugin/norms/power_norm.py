@@ -33,6 +33,7 @@ from torch import Tensor
 from norm_plugin.norms.base.means import check_share, finite_or, masked_means, zero_padding
 from norm_plugin.norms.base.recomputation import may_be_recomputed
 from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.workers import Sync
 from norm_plugin.norms.power_norm_v import PowerNormV, power_norm_v
 
 
@@ -60,7 +61,7 @@ class NuRecursion(NamedTuple):
     nu: Tensor
     valid: Tensor | None
     step_size: float | Tensor
-    sync: bool
+    sync: Sync
     loss_scale: Callable[[], float | Tensor]
 
     def scaled(self, like: Tensor) -> Tensor:

@@ -33,10 +33,11 @@ from norm_plugin.norms.base.rms_prescale import (
     rms_prescale,
 )
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.workers import Sync
 
 
 def power_norm_v(
-    x: Tensor, valid: Tensor | None, eps: float, sync: bool = False
+    x: Tensor, valid: Tensor | None, eps: float, sync: Sync = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x / psi_B with its exact gradient, psi_B^2, (C,), and n, (). x: (..., C)."""
     x = zero_padding(x, valid)

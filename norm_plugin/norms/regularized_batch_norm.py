@@ -216,7 +216,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if self.penalty_per == "token":
             weight = weight * positions
         # Each synchronized worker adds its share, and the gradient of their statistics sums them
-        return weight * self.term_weight(positions) / (worker_count() if self.sync else 1)
+        return weight * self.term_weight(positions) / worker_count(self.sync)
 
     @property
     def takes_mean(self) -> bool:
@@ -231,7 +231,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         """
         if not self.takes_mean:
             return 1.0
-        workers = worker_count() if self.sync else 1
+        workers = worker_count(self.sync)
         return workers / self.group_count / positions.clamp(min=1)
 
     def loss_scale_later(self) -> Callable[[], float | Tensor]:

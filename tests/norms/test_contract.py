@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("error"),
     # nothing multiplies the loss here, so the factor is 1; test_loss_scale.py tests the warning
     pytest.mark.filterwarnings("ignore:.*trains in float16, and no torch.amp.GradScaler"),
+    pytest.mark.filterwarnings("ignore:a .* trains on one position"),  # tested by itself
 ]
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
 every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
@@ -136,6 +137,19 @@ def test_a_wrong_input_says_what_is_wrong(name):
         norm(torch.randn(7, 4, DIM), torch.zeros(4, 6, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"\(4, 7\).*batch_first=True needs \(7, 4\)"):
         norm(torch.randn(7, 4, DIM), torch.zeros(4, 7, dtype=torch.bool), batch_first=True)
+
+
+@norms_with_statistics
+def test_a_single_position_is_warned_of_where_a_mean_is_subtracted(name, kernels):
+    norm = build_norm(name, DIM)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        norm(torch.randn(2, 1, DIM))
+        norm.eval()(torch.randn(1, DIM))
+        norm.train()(torch.randn(0, DIM))
+        assert not caught
+        norm(torch.randn(1, 1, DIM))
+    assert len(caught) == ("running_mean" in dict(norm.named_buffers()))
 
 
 @every_norm

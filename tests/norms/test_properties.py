@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.filterwarnings("error"),
     # nothing multiplies the loss here, so the factor is 1; test_loss_scale.py tests the warning
     pytest.mark.filterwarnings("ignore:.*trains in float16, and no torch.amp.GradScaler"),
+    pytest.mark.filterwarnings("ignore:a .* trains on one position"),
 ]
 
 # Derandomized: the same batches in every run. No deadline: a busy machine is no failure.

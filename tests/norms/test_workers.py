@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from datetime import timedelta
@@ -14,7 +15,7 @@ from reference import CASES
 from torch.nn.parallel import DistributedDataParallel
 
 from norm_plugin.kernels import VARIABLE, has_fused_form, set_kernels
-from norm_plugin.norms import build_norm, norm_spec
+from norm_plugin.norms import build_norm, norm_spec, set_process_group
 from norm_plugin.norms.base.statistics import average_running_statistics
 from norm_plugin.norms.base.workers import gathered_rows, own_rows
 
@@ -145,8 +146,13 @@ def on_share(worker):
         train(norm, batches[2:])
         average_running_statistics(norm)
         apart.append((first, dict(norm.named_buffers())))
+    groups = [dist.new_group([other]) for other in range(WORKERS)]
+    alone = [new_norm(name, options) for name, options in SYNCED]
+    for norm in alone:
+        set_process_group(norm, groups[worker])
+    alone = [train(copy.deepcopy(norm), batches) for norm in alone]
     fused = [new_norm(name, options).fused is not None for name, options in SYNCED]
-    return {"synced": synced, "apart": apart, "fused": fused}
+    return {"synced": synced, "apart": apart, "alone": alone, "fused": fused}
 
 
 SYNC, STRENGTHS = ("on", "off"), (1.0, 0.0)
@@ -218,6 +224,17 @@ def test_two_workers_equal_one_process_on_the_joined_batch(case, saw):
         for key, value in expected["state"].items():
             for worker in ours:
                 torch.testing.assert_close(worker["state"][key], value, **CLOSE, msg=key)
+
+
+@pytest.mark.parametrize("case", range(len(SYNCED)), ids=[f"{n}-{o}" for n, o in SYNCED])
+def test_a_group_of_one_worker_knows_no_other(case, saw):
+    name, options = SYNCED[case]
+    for part, worker in enumerate(saw):
+        batches = [share_of(part, step) for step in range(STEPS)]
+        for ours, expected in zip(
+            worker["alone"][case], train(new_norm(name, options), batches), strict=True
+        ):
+            torch.testing.assert_close(ours, expected, **CLOSE)
 
 
 def test_the_workers_had_the_kernels_that_are_compared(saw, kernels):

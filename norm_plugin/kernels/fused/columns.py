@@ -71,8 +71,8 @@ class Batch(Passes):
     ) -> None:
         self.norm, self.valid, self.ops, self.rule, self.share = norm, valid, ops, rule, share
         self.exchange: Exchange = None
-        if norm.sync and worker_count() > 1:
-            self.exchange = partial(gathered_rows, dim=0)
+        if worker_count(norm.sync) > 1:
+            self.exchange = partial(gathered_rows, dim=0, sync=norm.sync)
 
     def updated(self, statistic: Tensor) -> Tensor:
         """Return a statistic of gradients, to be updated in place, or a copy if it must stay.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.workers import sum_over_workers
+from norm_plugin.norms.base.workers import Sync, sum_over_workers
 
 
 def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
@@ -17,14 +17,15 @@ def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def masked_means(
-    xs: Sequence[Tensor], valid: Tensor | None, sync: bool = False
+    xs: Sequence[Tensor], valid: Tensor | None, sync: Sync = False
 ) -> tuple[list[Tensor], Tensor]:
     """Return the means over the real positions, (1/n) sum_V x, of tensors of equal shape.
 
     Args:
         xs: each (..., C).
         valid: bool (...), True at real positions; None: every position is real.
-        sync: let V be the real positions of all workers, with a single all-reduce.
+        sync: let V be the real positions of all workers, or of a group of them, with a single
+            all-reduce.
 
     Returns:
         The means, each (C,), and n, (). Without any real position the means are 0.
@@ -33,7 +34,7 @@ def masked_means(
     rows = xs[0].numel() // max(xs[0].size(-1), 1)
     count = xs[0].new_full((), rows) if valid is None else valid.sum().to(xs[0].dtype)
     if sync:
-        together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]))
+        together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]), sync)
         *sums, count = together.split([*(total.size(0) for total in sums), 1])
         count = count.squeeze(0).detach()
     return [total / count.clamp(min=1) for total in sums], count

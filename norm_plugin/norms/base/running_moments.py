@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.workers import worker_count
 
 
 class RunningMomentsNorm(BatchStatisticsNorm):
@@ -40,6 +42,19 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         self.eps, self.momentum = eps, momentum
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+    ) -> Tensor:
+        """Normalize ``x``: see :meth:`BatchStatisticsNorm.forward`; warn of a single position."""
+        if self.training and x.numel() == self.dim and worker_count(self.sync) == 1:
+            warnings.warn(
+                f"a {type(self).__name__} trains on one position, whose own mean and variance 0 "
+                "give the same output for any input, and draw the running variance to 0; torch's "
+                "BatchNorm refuses it. Leave out such a batch, or call eval() of the norm",
+                stacklevel=2,
+            )
+        return super().forward(x, padding_mask, batch_first)
 
     def standardize_by_running(self, x: Tensor) -> Tensor:
         """Return (x - running mean) / sqrt(running variance + eps). x: (..., C)."""

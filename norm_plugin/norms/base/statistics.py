@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.averaged_models import keep_counts_of
@@ -22,7 +23,13 @@ from norm_plugin.norms.base.loss_scale import (
 from norm_plugin.norms.base.means import update_running_average
 from norm_plugin.norms.base.optimizer_steps import count_steps_of
 from norm_plugin.norms.base.recomputation import Forwards
-from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
+from norm_plugin.norms.base.workers import (
+    Sync,
+    WorkerGroup,
+    max_over_workers,
+    sum_over_workers,
+    worker_count,
+)
 
 Computed = TypeVar("Computed")
 
@@ -77,7 +84,8 @@ class BatchStatisticsNorm(AffineNorm):
         dim: number of channels.
         warmup_updates: updates during which the batch's own statistics normalize.
         sync: ``on`` takes statistics over the positions of all workers, forward and backward,
-            so that all workers hold the same running statistics.
+            so that all workers hold the same running statistics; :func:`set_process_group`
+            chooses the workers.
     """
 
     batch_statistics: ClassVar[bool] = True
@@ -92,7 +100,7 @@ class BatchStatisticsNorm(AffineNorm):
         if warmup_updates < 0:
             raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
         self.warmup_updates = warmup_updates
-        self.sync = sync == "on"
+        self.sync: Sync = sync == "on"
         self.ghost_batch_tokens: int | None = None
         self.loss_scale: float | Tensor | None = None
         self.accumulation: int | None = None
@@ -537,3 +545,14 @@ def set_accumulation(module: nn.Module, backward_passes: int) -> None:
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):
             norm.accumulation = backward_passes
+
+
+def set_process_group(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """Let every norm in ``module`` that synchronizes do so over the workers of ``group`` alone.
+
+    As ``process_group`` of ``nn.SyncBatchNorm``: for several trainings, pipelines or model-parallel
+    parts in one job. Every worker of the group must call the norms equally often.
+    """
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm) and norm.sync:
+            norm.sync = WorkerGroup(group)

@@ -11,6 +11,7 @@ from torch import Tensor
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.means import finite_or, is_finite, masked_means, zero_padding
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.workers import Sync
 
 GradientStatistic = Callable[[Tensor, Tensor], Tensor]
 """Computes psi, (C,), from mean_V(g z) of a batch, (C,), and its number of positions, ()."""
@@ -40,7 +41,7 @@ class WindowedNorm(torch.autograd.Function):
         root: Tensor,
         valid: Tensor | None,
         statistic: GradientStatistic,
-        sync: bool,
+        sync: Sync,
         loss_scale: Callable[[], float | Tensor],
     ) -> Tensor:
         """Return x / root. x: (..., C), 0 at padding; root: (C,); valid: bool (...) or None."""

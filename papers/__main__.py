@@ -18,6 +18,7 @@ from norm_lab.report.score_table import score_table
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
+from papers.across import across_table, epochs_table, stability_table
 from papers.audit import finding_lines
 from papers.example_runs import example_table
 from papers.findings import declared_table, finding_block, stale_figures
@@ -28,7 +29,7 @@ from papers.scores import (
     scores_table,
 )
 from papers.settings import settings_tables
-from papers.summary import costs_table, main_claims, norm_table, studies_table
+from papers.summary import norm_table, rates_table, studies_table
 from papers.theory.page import block as theory_block
 from papers.verdicts import paper_table, verdict_counts
 
@@ -59,10 +60,11 @@ def generators(root: Path) -> Generators:
         "reproduction/": lambda name: reproduction_table(name, studies),
         "primary/": lambda name: declared_table(name, studies),
         "finding/": lambda name: finding_block(name, studies),
-        "norm-table/": lambda count: norm_table(studies, int(count)),
-        "norm-table": lambda _: norm_table(studies),
-        "norm-costs": lambda _: costs_table(root),
-        "main-claims": lambda _: main_claims(studies),
+        "across/": lambda name: across_table(name, studies),
+        "epochs/": lambda name: epochs_table(name, studies),
+        "stability/": lambda name: stability_table(name, studies),
+        "norm-table": lambda _: norm_table(root),
+        "highest-rates": lambda _: rates_table(studies),
         "recorded/": lambda name: recorded_figures_table(studies / name),
         "examples/": lambda name: example_table(name, root),
         "layers/": lambda name: layer_gradients_table(studies / name),

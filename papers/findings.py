@@ -98,39 +98,31 @@ def effects_of(row: Mapping[str, Any]) -> Iterator[Effect]:
             yield Effect(study, arm, **options)
 
 
-class Task(NamedTuple):
-    """A column of the table of norms: each norm minus LayerNorm.
-
-    Attributes:
-        title: the task and the unit.
-        page: the name of its page in papers/.
-        cells: the comparison of each norm.
-    """
-
-    title: str
-    page: str
-    cells: dict[str, Effect]
-
-
 DECLARED: dict[str, Any] = yaml.safe_load((HERE / "questions.yaml").read_text("utf-8"))
 FINDINGS = {
     name: [effect for row in rows for effect in effects_of(row)]
     for name, rows in DECLARED["questions"].items()
 }
 """The comparisons that answer a question, by the name of its block and its figure."""
-TASKS = [
-    Task(
-        each["title"],
-        each["page"],
-        {norm: Effect(**{"arm": norm, **row}) for norm, row in each["cells"].items()},
-    )
-    for each in DECLARED["tasks"]
-]
-"""The columns of the table of norms."""
+TASKS: list[dict[str, Any]] = DECLARED["tasks"]
+"""The columns of the table of norms: see questions.yaml."""
+
+
+def effect_of_cell(norm: str, row: Mapping[str, Any]) -> Effect:
+    """Return the comparison of a cell of the table of norms that names a study."""
+    return Effect(**{"arm": norm, **{key: row[key] for key in row if key != "ahead"}})
+
+
 COMPARISONS = tuple(
     dict.fromkeys(
         each.key
-        for group in (*FINDINGS.values(), *(task.cells.values() for task in TASKS))
+        for group in (
+            *FINDINGS.values(),
+            *(
+                [effect_of_cell(norm, row) for norm, row in task["cells"].items() if "study" in row]
+                for task in TASKS
+            ),
+        )
         for each in group
     )
 )

@@ -7,7 +7,8 @@ Each test has our setting as ``here``, for an experiment whether that is the pap
 and one of
 
     compare     two arms of a study: {study, arm, baseline, outcome, claim, margin}
-    theory      rows of a claim of papers/theory.md: {claim, where, n}
+    theory      rows of a claim of papers/theory.md: {claim, where, n, sign}; ``sign: true`` if the
+                paper states no size
     recorded    a statistic over training at the first norm: {folder, figure, value, norm, claim}.
                 It is the change over training, or a ``part`` of it, alone or divided by that of
                 ``over: [value, norm]`` as a logarithm to base 10
@@ -19,13 +20,17 @@ and one of
                 divided by ``over`` in a model of images, as a logarithm to base 10. ``per_channel``
                 multiplies the first by the root of the number of channels: see image_statistics.py
 
+``published`` are the scores of the arm and of the baseline in the paper, a pair per data set, in
+the unit of the outcome, or in bits where the outcome is in nats (``published_in: bits``). Without
+them, as where the paper has another unit, a decided difference has the paper's sign and no more.
 ``but`` says why a difference cannot decide the claim. Numbers, intervals and verdicts are computed.
-A claim with tests in the paper's setting is judged by these alone.
+A claim whose measurements have different verdicts is mixed.
 
 The rule: an experiment has the paper's setting, ours, and whether they are the same. What was
 measured gives an :class:`Outcome`, and the two together give the verdict: only the paper's own
-setting can reproduce or contradict. Statements that hold in any setting (lemmas, bounds) and
-sentences that can be checked against the paper's own tables have verdicts of their own.
+setting can reproduce or contradict. A sign alone reproduces nothing: the interval must contain the
+size that the paper states. Statements that hold in any setting (lemmas, bounds) and sentences that
+can be checked against the paper's own tables have verdicts of their own.
 """
 
 from __future__ import annotations
@@ -65,7 +70,8 @@ from papers.theory.page import read_made, read_measurements
 class Outcome(Enum):
     """What a measurement says of a claim."""
 
-    AGREES = "the stated effect is decided"
+    AGREES = "the stated effect is decided, and its stated size is within the interval"
+    SIGN = "the stated sign is decided, the stated size is outside the interval or not comparable"
     OPPOSITE = "the opposite effect is decided, or the stated number or bound is excluded"
     ABSENT = "the interval lies within the margin of the row, which excludes a larger effect"
     OPEN = "neither"
@@ -75,9 +81,11 @@ class Outcome(Enum):
 UNDECIDED, MIXED = "undecided", "mixed"
 RULE = {
     (Outcome.AGREES, True): "reproduced",
+    (Outcome.SIGN, True): "reproduced in sign",
     (Outcome.OPPOSITE, True): "contradicted",
     (Outcome.ABSENT, True): "not reproduced",
     (Outcome.AGREES, False): "as the paper, here",
+    (Outcome.SIGN, False): "as the paper in sign",
     (Outcome.OPPOSITE, False): "differs here",
     (Outcome.ABSENT, False): "not seen here",
 }
@@ -121,6 +129,25 @@ def on_experiment(outcome: Outcome, same_setting: bool) -> str:
     return RULE.get((outcome, same_setting), UNDECIDED)
 
 
+def is_within(sizes: Sequence[float], low: float, high: float) -> bool:
+    """Return whether an interval overlaps the range of the sizes that the paper states."""
+    return low <= max(sizes) and min(sizes) <= high
+
+
+def times_its_size(difference: float, sizes: Sequence[float]) -> str:
+    """Return a difference over the sizes that the paper states, none of them 0, as text.
+
+    Both have the same unit: ``34 times its size``, or a range if the paper states several.
+    """
+    ends = [_two_digits(end) for end in sorted(difference / size for size in sizes)]
+    return f"{' to '.join(dict.fromkeys((ends[0], ends[-1])))} times its size"
+
+
+def _two_digits(value: float) -> str:
+    """Return a number with two significant digits at least, and none after the point above 10."""
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
 def on_claim(verdicts: Collection[str]) -> str:
     """Return the verdict on a claim that was measured several times."""
     return next(iter(verdicts)) if len(set(verdicts)) == 1 else MIXED
@@ -143,10 +170,29 @@ Declared = Mapping[str, Any]
 
 
 class Measured(NamedTuple):
-    """What one test measured, as text, and what it says of the claim."""
+    """What one test measured.
+
+    Attributes:
+        text: the number, its interval and n.
+        outcome: what it says of the claim.
+        size: the number over the one that the paper states, as text; empty if not comparable.
+    """
 
     text: str
     outcome: Outcome
+    size: str = ""
+
+
+class Judged(NamedTuple):
+    """Our side of a row: settings with what was measured, whether they are the paper's, verdict.
+
+    ``size`` is that of :class:`Measured`, if the row has one test.
+    """
+
+    here: str
+    same: str
+    verdict: str
+    size: str = ""
 
 
 # ---- the tables -----------------------------------------------------------------------------
@@ -161,7 +207,13 @@ def declared_rows() -> dict[str, list[dict[str, Any]]]:
 
 def paper_table(paper: str, results: Path) -> str:
     """Return Markdown: one row per claim of a paper."""
-    return markdown(pd.DataFrame(judged(paper, results)))
+    rows = [{**row, "verdict": shown_verdict(row)} for row in judged(paper, results)]
+    return markdown(pd.DataFrame(rows).drop(columns="size"))
+
+
+def shown_verdict(row: Mapping[str, str]) -> str:
+    """Return the verdict of a row of :func:`judged`, with the size if it has the sign alone."""
+    return ", ".join(filter(None, (row["verdict"], row["size"])))
 
 
 def verdict_counts(results: Path) -> str:
@@ -189,34 +241,39 @@ def judged(paper: str, results: Path) -> list[dict[str, str]]:
     """
     rows = []
     for row in declared_rows()[paper]:
-        here, same, verdict = judged_row(row, results)
-        if verdict not in VERDICTS:
+        ours = judged_row(row, results)
+        if ours.verdict not in VERDICTS:
             raise CommandError(
-                f"{paper}, {row['what']}: verdict is {verdict!r}; choose from "
+                f"{paper}, {row['what']}: verdict is {ours.verdict!r}; choose from "
                 f"{', '.join(VERDICTS)}, or give tests: {', '.join(TESTS)}"
             )
         said = {"what": row["what"], "what it says": row["says"], "its setting": row.get("of", "-")}
-        rows.append({**said, "measured here": here, "same setting": same, "verdict": verdict})
+        columns = ("measured here", "same setting", "verdict", "size")
+        rows.append(said | dict(zip(columns, ours)))
     return rows
 
 
-def judged_row(row: Declared, results: Path) -> tuple[str, str, str]:
-    """Return our settings with what was measured, whether they are the paper's, and the verdict."""
+def judged_row(row: Declared, results: Path) -> Judged:
+    """Return our side of a row."""
     if "tests" not in row:
-        return row.get("here", "-"), "-", row.get("verdict", "")
+        return Judged(row.get("here", "-"), "-", row.get("verdict", ""))
     tests = row["tests"]
     cells = [measured(test, results) for test in tests]
     lines = [": ".join(filter(None, (t.get("here"), c.text))) for t, c in zip(tests, cells)]
     if "of" not in row:
-        return "<br>".join(lines), "-", on_statement([cell.outcome for cell in cells])
+        return Judged("<br>".join(lines), "-", on_statement([cell.outcome for cell in cells]))
     if not all(isinstance(test.get("same"), bool) for test in tests):
         raise CommandError(f"{row['what']}: each test needs `same: true` or `same: false`")
     verdicts = [on_experiment(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
-    if len(tests) > 1:
-        lines = [f"{line}: {verdict}" for line, verdict in zip(lines, verdicts)]
-    own = [verdict for test, verdict in zip(tests, verdicts) if test["same"]]
-    same = "no" if not own else "yes" if len(own) == len(tests) else "in part"
-    return "<br>".join(lines), same, on_claim(own or verdicts)
+    own = [test["same"] for test in tests]
+    same = "yes" if all(own) else "in part" if any(own) else "no"
+    if len(tests) == 1:
+        return Judged(lines[0], same, verdicts[0], cells[0].size)
+    lines = [
+        ", ".join(filter(None, (f"{line}: {verdict}", cell.size)))
+        for line, verdict, cell in zip(lines, verdicts, cells)
+    ]
+    return Judged("<br>".join(lines), same, on_claim(verdicts))
 
 
 def measured(test: Declared, results: Path) -> Measured:
@@ -224,6 +281,19 @@ def measured(test: Declared, results: Path) -> Measured:
     (kind,) = TESTS.keys() & test.keys()
     cells = TESTS[kind](test[kind], results)
     return Measured(f"{cells.text}; {test['but']}", Outcome.OPEN) if "but" in test else cells
+
+
+def published_sizes(evidence: Declared) -> list[float]:
+    """Return the differences of the scores that a paper has, arm minus baseline; may be empty."""
+    factor = math.log(2) if evidence.get("published_in") == "bits" else 1.0
+    return [factor * (arm - baseline) for arm, baseline in evidence.get("published", ())]
+
+
+def sized(evidence: Declared, text: str, outcome: Outcome, difference: float) -> Measured:
+    """Return what a difference says of a claim, with its size if only the sign is the paper's."""
+    sizes = published_sizes(evidence)
+    size = times_its_size(difference, sizes) if outcome == Outcome.SIGN and sizes else ""
+    return Measured(text, outcome, size)
 
 
 # ---- comparisons of arms --------------------------------------------------------------------
@@ -242,7 +312,8 @@ def of_comparison(evidence: Declared, results: Path) -> Measured:
     if evidence["claim"] == SAME and verdict == Verdict.EQUIVALENT:
         outcome = Outcome.AGREES
     n = f"{max(len(test['by_seed']), 1)}{', declared' if test['family'] == PRIMARY else ''}"
-    return Measured(text_of(test["mean"], test["95 % interval"], n) + note, outcome)
+    text = text_of(test["mean"], test["95 % interval"], n) + note
+    return sized(evidence, text, outcome, test["difference"])
 
 
 def text_of(mean: str, interval: str, n: str) -> str:
@@ -282,7 +353,10 @@ def judge(evidence: Declared, decided: str, low: float, high: float) -> Outcome:
         return Outcome.AGREES if evidence["claim"] == SAME else Outcome.ABSENT
     if not decided:
         return Outcome.OPEN
-    return Outcome.AGREES if decided == evidence["claim"] else Outcome.OPPOSITE
+    if decided != evidence["claim"]:
+        return Outcome.OPPOSITE
+    sizes = published_sizes(evidence)
+    return Outcome.AGREES if sizes and is_within(sizes, low, high) else Outcome.SIGN
 
 
 def by_interval(low: float, high: float) -> str:
@@ -303,7 +377,11 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
 
 
 def of_theory(evidence: Declared, results: Path) -> Measured:
-    """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column."""
+    """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column.
+
+    A row may hold by its tolerance although its interval excludes the stated number, which the text
+    then says.
+    """
     name, folder = evidence["claim"], results.parent / THEORY
     if not (folder / f"{name}.csv").is_file():
         return Measured("", Outcome.OPEN)
@@ -321,9 +399,12 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
     stated = holds["yes"] + holds["no"]
     outcome = Outcome.MIXED if holds["yes"] and holds["no"] else Outcome.OPPOSITE
     if not holds["no"]:
-        outcome = Outcome.AGREES if stated else Outcome.OPEN
+        agrees = Outcome.SIGN if evidence.get("sign") else Outcome.AGREES
+        outcome = agrees if stated else Outcome.OPEN
     if len(rows) > 1:
-        return Measured(f"{holds['yes']} of {stated} statements hold", outcome)
+        excluded = sum(row.get("contains it") == "no" for row in rows)
+        within = f"; {excluded} of the intervals exclude the stated number" if excluded else ""
+        return Measured(f"{holds['yes']} of {stated} statements hold{within}", outcome)
     interval = str(rows[0].get(INTERVAL, "-"))
     if interval == "-":
         return Measured(str(rows[0]["measured"]), outcome)

@@ -12,6 +12,7 @@ from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from papers import verdicts
+from papers.theory import last_layer
 from papers.verdicts import (
     EXPERIMENTS,
     STATEMENTS,
@@ -27,12 +28,14 @@ from papers.verdicts import (
     on_claim,
     on_experiment,
     on_statement,
+    sized,
     verdict_counts,
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "studies"
-AGREES, OPPOSITE, ABSENT, OPEN = Outcome.AGREES, Outcome.OPPOSITE, Outcome.ABSENT, Outcome.OPEN
-OWN = {"reproduced", "contradicted", "not reproduced"}
+AGREES, SIGN, OPPOSITE = Outcome.AGREES, Outcome.SIGN, Outcome.OPPOSITE
+ABSENT, OPEN = Outcome.ABSENT, Outcome.OPEN
+OWN = {"reproduced", "reproduced in sign", "contradicted", "not reproduced"}
 """The verdicts that need the paper's own setting."""
 
 
@@ -54,6 +57,7 @@ def the_test(paper, kind, **wanted):
     ("outcome", "own", "other"),
     [
         (AGREES, "reproduced", "as the paper, here"),
+        (SIGN, "reproduced in sign", "as the paper in sign"),
         (OPPOSITE, "contradicted", "differs here"),
         (ABSENT, "not reproduced", "not seen here"),
         (OPEN, "undecided", "undecided"),
@@ -83,36 +87,36 @@ def row_of(monkeypatch, *tests, **more):
     return judged_row(row, RESULTS)
 
 
-def test_tests_in_the_papers_setting_decide_alone(monkeypatch):
+def test_every_measurement_of_a_claim_counts(monkeypatch):
     own, other = ("RT", OPEN, {"same": True}), ("a loss", OPPOSITE, {"same": False})
-    here, same, verdict = row_of(monkeypatch, own, other, of="RT")
-    assert (same, verdict) == ("in part", "undecided")
-    assert here == "RT: 1: undecided<br>a loss: 1: differs here"
-    assert row_of(monkeypatch, other, of="RT") == ("a loss: 1", "no", "differs here")
-    assert row_of(monkeypatch, own, of="RT") == ("RT: 1", "yes", "undecided")
+    ours = row_of(monkeypatch, own, other, of="RT")
+    assert (ours.same, ours.verdict) == ("in part", "mixed")
+    assert ours.here == "RT: 1: undecided<br>a loss: 1: differs here"
+    assert row_of(monkeypatch, other, of="RT") == ("a loss: 1", "no", "differs here", "")
+    assert row_of(monkeypatch, own, of="RT") == ("RT: 1", "yes", "undecided", "")
 
 
 def test_a_reason_against_the_comparison_leaves_the_claim_open(monkeypatch):
     one = ("T = 1", AGREES, {"same": False, "but": "a fourteenth of the rate"})
-    here, _, verdict = row_of(monkeypatch, one, of="IWSLT14")
+    here, _, verdict, _ = row_of(monkeypatch, one, of="IWSLT14")
     assert here == "T = 1: 1; a fourteenth of the rate" and verdict == "undecided"
 
 
 def test_an_experiment_says_whether_its_setting_is_the_papers(monkeypatch):
     with pytest.raises(CommandError, match="Figure 9: each test needs `same: true`"):
         row_of(monkeypatch, ("characters", AGREES, {}), of="Enwik8")
-    assert row_of(monkeypatch, ("any", AGREES, {})) == ("any: 1", "-", "holds")  # a theorem
+    assert row_of(monkeypatch, ("any", AGREES, {})) == ("any: 1", "-", "holds", "")  # a theorem
 
 
 @pytest.mark.parametrize(
     ("claim", "margin", "decided", "interval", "outcome"),
     [
-        ("higher", None, "higher", (1, 2), AGREES),
+        ("higher", None, "higher", (1, 2), SIGN),
         ("higher", None, "lower", (-2, -1), OPPOSITE),
         ("higher", None, "", (-1, 2), OPEN),
         ("higher", 3, "", (-1, 2), ABSENT),
         ("higher", 3, "higher", (1, 2), ABSENT),
-        ("higher", 1.5, "higher", (1, 2), AGREES),
+        ("higher", 1.5, "higher", (1, 2), SIGN),
         ("equal", 3, "", (-1, 2), AGREES),
         ("equal", 1, "", (-1, 2), OPEN),
         ("equal", 1, "lower", (-3, -2), OPPOSITE),
@@ -122,6 +126,37 @@ def test_an_experiment_says_whether_its_setting_is_the_papers(monkeypatch):
 def test_what_an_interval_says_of_a_claim(claim, margin, decided, interval, outcome):
     claimed = {"claim": claim, **({} if margin is None else {"margin": margin})}
     assert judge(claimed, decided, *interval) == outcome
+
+
+@pytest.mark.parametrize(
+    ("published", "unit", "outcome", "size"),
+    [
+        ([[3.5, 2.0]], {}, AGREES, ""),
+        ([[9.0, 2.0], [3.5, 2.0]], {}, AGREES, ""),  # one of its two sizes
+        ([[5.0, 2.0]], {}, SIGN, "0.5 times its size"),
+        ([[2.05, 2.0], [2.1, 2.0]], {}, SIGN, "15 to 30 times its size"),
+        ([[2.05, 2.0]], {"published_in": "bits"}, SIGN, "43 times its size"),  # 0.05 ln 2 nats
+        ([], {}, SIGN, ""),
+    ],
+)
+def test_a_sign_without_the_size_is_not_the_papers_effect(published, unit, outcome, size):
+    claimed = {"claim": "higher", "published": published, **unit}
+    found = judge(claimed, "higher", 1, 2)
+    assert found == outcome and sized(claimed, "", found, 1.5) == ("", outcome, size)
+
+
+def test_a_published_pair_has_the_sign_of_its_claim():
+    for row in (row for rows in declared_rows().values() for row in rows):
+        for test in (test["compare"] for test in row.get("tests", ()) if "compare" in test):
+            for arm, baseline in test.get("published", ()):
+                assert ("higher" if arm > baseline else "lower") == test["claim"], row["what"]
+
+
+def test_the_tolerance_of_the_exponents_is_named():
+    for row in declared_rows()["xiong"]:
+        for test in row.get("tests", ()):
+            if test.get("theory", {}).get("claim") == "last-layer":
+                assert f"within a tolerance of {last_layer.NEAR}" in test["here"], row["what"]
 
 
 # ---- the rows -------------------------------------------------------------------------------
@@ -205,7 +240,7 @@ def test_a_row_of_arms_is_the_mean_of_the_stored_scores():
 def test_a_loss_is_judged_by_its_direction():
     of_study = {"study": "sst5_confirmed", "outcome": "valid_loss"}
     cells = measured(the_test("adanorm", "compare", **of_study), RESULTS)
-    assert cells.text.startswith("-0.070 (") and cells.outcome == AGREES
+    assert cells.text.startswith("-0.070 (") and cells.outcome == SIGN
     of_study["outcome"] = "train_loss"
     cells = measured(the_test("adanorm", "compare", **of_study), RESULTS)
     assert cells.outcome == OPPOSITE  # it is LayerNorm's that is higher
@@ -218,13 +253,13 @@ def test_spectra_of_two_norms(monkeypatch):
     monkeypatch.setattr(verdicts, "mean_decay", lambda study, arm: next(decays))
     cells = measured(test, RESULTS)
     assert cells.text.startswith("+0.3967 (") and cells.text.endswith("n = 3")
-    assert cells.outcome == AGREES
+    assert cells.outcome == SIGN
 
 
 def test_a_difference_over_seeds():
     cells = of_differences([0.1, 0.2, 0.3], {"claim": "lower"}, ".2f")
     mean = statistics.mean([0.1, 0.2, 0.3])
-    assert cells == (f"{mean:.2f} (-0.05 to 0.45), n = 3", OPEN)
+    assert cells == (f"{mean:.2f} (-0.05 to 0.45), n = 3", OPEN, "")
     assert of_differences([0.1], {"claim": "lower"}, ".2f").text == "0.10, n = 1"
 
 
@@ -262,7 +297,7 @@ def test_the_largest_channel_at_the_end_of_training():
 
 def test_statements_of_the_theory_are_counted(tmp_path):
     test = the_test("adanorm", "theory", claim="detached")
-    assert measured(test, RESULTS) == ("8 of 8 statements hold", AGREES)
+    assert measured(test, RESULTS) == ("8 of 8 statements hold", AGREES, "")
     assert measured(test, tmp_path).outcome == OPEN
     with pytest.raises(CommandError, match="no row of verdicts where"):
         measured({"theory": {"claim": "detached", "where": {"norm": "nothing"}}}, RESULTS)

@@ -70,7 +70,7 @@ def records_parser() -> Parser:
         "that a result stores. Without --figure, the file is described.",
         example="""norm-plugin records work/RUN/checkpoints/norm_record.jsonl.gz
         norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
-        norm-plugin records results/toy/powernorm-seed1.json""",
+        norm-plugin records work/results/toy/powernorm-seed1.json""",
     )
     parser.add_argument("file", type=Path, help="a file that --norm-record has written")
     parser.add_argument("--figure", metavar="NAME", help="print the figure's data as CSV")

@@ -2,7 +2,7 @@
 
     norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
     norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
-    norm-plugin records results/toy/powernorm-seed1.json
+    norm-plugin records work/results/toy/powernorm-seed1.json
 
 The first form describes the file. The second prints the data of a figure as CSV, one row per update
 and site. The third reads the statistics in a result, with three digits, also in a published folder.

@@ -6,6 +6,7 @@ fairseq's parser reads them, and each norm of the model is built once.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -17,7 +18,15 @@ from omegaconf import MISSING
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_lab.config.extra_flags import refuse
-from norm_lab.run.flags import NAME_FLAGS, Configuration, averaging_flags, flag_of
+from norm_lab.run.flags import (
+    EVALUATION,
+    GENERATION,
+    NAME_FLAGS,
+    Configuration,
+    averaging_flags,
+    flag_of,
+    training_flags,
+)
 from norm_lab.run.record import placement_name
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.stored_settings import PROGRAMS, is_data
@@ -74,6 +83,11 @@ def check_hyperparameters(config: Configuration, user_dir: Path | None) -> None:
     own = {each.name for each in fields(FairseqConfig) if is_dataclass(each.default)}
     of_groups = {each.name for group in own for each in fields(getattr(FairseqConfig, group))}
     for group, settings in config.items():
+        if not isinstance(settings, dict):
+            raise CommandError(
+                f"{group} is {str(settings)[:60]!r}, but a setting is in a group of fairseq: "
+                f"GROUP.{group}=..."
+            )
         for key, value in settings.items():
             if value is None or value is False or value == MISSING:
                 continue  # no flag
@@ -93,12 +107,53 @@ def check_hyperparameters(config: Configuration, user_dir: Path | None) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether fairseq can neither run a value nor find a file by it."""
+    """Return whether a value is finite, and fairseq can neither run it nor find a file by it."""
     if isinstance(value, list):
         return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)  # a result is JSON, which has no other numbers
     if isinstance(value, str) and not WORD.fullmatch(value):
         return is_data(value) and not re.search(r"[/\\~$]", value)
     return isinstance(value, (str, bool, int, float))
+
+
+def check_composed(config: Configuration, base: Configuration) -> None:
+    """Raise CommandError for settings of a training that would not be what they say.
+
+    Args:
+        config: the settings of the training.
+        base: those of the experiment.
+    """
+    keys: dict[str, str] = {}
+    for group in config:
+        if group in (GENERATION, *EVALUATION):
+            continue
+        for flag in [each for each in training_flags({group: config[group]}) if each[:2] == "--"]:
+            other = keys.setdefault(flag, group)
+            if other != group:  # fairseq's command line would take the last one
+                name = flag[2:].replace("-", "_")
+                raise CommandError(
+                    f"{other}.{name} and {group}.{name} are the same flag, {flag}; drop one of them"
+                )
+    for key in ("source_lang", "target_lang"):
+        task, of_base = config["task"].get(key), base["task"].get(key)
+        if task != of_base:
+            raise CommandError(
+                f"task.{key} is {task}, but the corpus is prepared and scored for {of_base}; drop "
+                "it, or write a file of the corpus for the other direction"
+            )
+    wrong = [
+        f"{group}.{key}"
+        for group, settings in config.items()
+        for key, value in settings.items()
+        if any(isinstance(each, float) and not math.isfinite(each) for each in _listed(value))
+    ]
+    if wrong:
+        raise CommandError(f"{wrong[0]} is not a finite number; give one")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def check_number_averaged(config: Configuration) -> None:

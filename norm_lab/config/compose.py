@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_lab.config.checks import (
+    check_composed,
     check_hyperparameters,
     check_number_averaged,
     check_training,
@@ -78,7 +79,7 @@ def compose_runs(request: Request) -> list[RunSpec]:
 
     Every run is checked; CommandError names the first invalid one.
     """
-    own = [each for each in request.overrides if not each.startswith("hydra.")]
+    own = [each for each in request.overrides if not each.startswith("hydra.launcher.")]
     study = find_study(request.experiment)
     grid = request.runs or _runs_of_study(study, own)
     if len(grid) > 1 and not request.grid:
@@ -201,6 +202,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         trained["common"] = {**trained["common"], **experiment.logging}
     logging = {key: trained["common"].get(key) for key in LOGGING}
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
+    check_composed(trained, base)
     training = training_flags(trained)
     evaluation = metric.flags(subword, config)
     check_no_code([*training, *evaluation], code_dir)

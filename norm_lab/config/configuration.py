@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.options import AUTO
+from norm_lab.config.studies import read_yaml
 from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import (
     LOGGING,
@@ -44,6 +45,8 @@ from norm_plugin.io.user_dirs import import_user_dir
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
+OF_EXPERIMENT = ("run", "output_subdir", "runtime")
+"""The keys of the section ``hydra`` in the file of an experiment."""
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
 WITHOUT_EFFECT = "model.norm_record"
 """The prefix of the settings of the recorder, which do not affect the training."""
@@ -67,6 +70,7 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
         raise CommandError(f"there is no {name} in {CONFIGS}; choose from {known or 'none'}")
     own_norm, for_hydra = None, []
+    check_no_hydra_settings(path, overrides)
     for override in overrides:
         group, _, choice = override.partition("=")
         if group == "placement" and choice in PLACEMENTS:
@@ -84,6 +88,25 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
     if own_norm is not None:
         config["model"]["norm_type"] = own_norm
     return config
+
+
+def check_no_hydra_settings(path: Path, overrides: Sequence[str]) -> None:
+    """Raise CommandError if an override or an own YAML file changes how hydra works.
+
+    ``hydra.searchpath`` imports any Python package.
+    """
+    changes = [each for each in overrides if each.lstrip("+~").startswith("hydra")]
+    if path.parent != CONFIGS:
+        content = read_yaml(path)
+        section = content.get("hydra") if isinstance(content, dict) else None
+        changes += [f"hydra.{key}" for key in section or {} if key not in OF_EXPERIMENT]
+        for entry in (content.get("defaults") if isinstance(content, dict) else None) or []:
+            changes += [str(entry)] if "hydra" in str(entry) else []
+    if changes:
+        raise CommandError(
+            f"{changes[0]} changes hydra itself, which could run code; drop it (only "
+            "hydra.launcher.KEY=VALUE may be given, on the command line)"
+        )
 
 
 @lru_cache(maxsize=1000)

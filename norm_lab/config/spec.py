@@ -14,6 +14,7 @@ from typing import Any
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.run.flags import Configuration
 from norm_lab.run.record import Arm, Preparation, Value
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json
 
 RUN_FILE = "run.json"
@@ -133,13 +134,32 @@ class RunSpec:
 
     @classmethod
     def read(cls, folder: Path) -> RunSpec:
-        """Return the run in a folder; raise CommandError if it has no ``run.json``."""
-        content = read_json(folder / RUN_FILE)
-        content |= {key: Path(content[key]) for key in PATHS if content[key] is not None}
-        content["arm"] = Arm(**content["arm"])
-        content["preparation"] = Preparation(**content["preparation"])
-        content["overrides"] = tuple(content["overrides"])
-        return cls(**content)
+        """Return the run in a folder.
+
+        Raises:
+            CommandError: it has no ``run.json``, or one that is damaged, of another version of the
+                code, or of another folder.
+        """
+        path = folder / RUN_FILE
+        content = read_json(path)
+        try:
+            content |= {key: Path(content[key]) for key in PATHS if content[key] is not None}
+            content["arm"] = Arm(**content["arm"])
+            content["preparation"] = Preparation(**content["preparation"])
+            content["overrides"] = tuple(content["overrides"])
+            spec = cls(**content)
+            own_folder = spec.folder
+        except (KeyError, TypeError, AttributeError, CommandError) as error:
+            raise CommandError(
+                f"{path} is damaged or of another version ({error}); repeat the command that began "
+                "the run"
+            ) from error
+        if folder.resolve() != own_folder.resolve():
+            raise CommandError(
+                f"{folder} is a copy, or was moved: its {RUN_FILE} is of {own_folder}, where this "
+                "would write; repeat the sweep or run with --work of the new place"
+            )
+        return spec
 
 
 def result_name(norm: str, seed: int) -> str:

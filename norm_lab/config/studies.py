@@ -265,6 +265,8 @@ def read_study_file(path: Path) -> StudyFile:
         raise CommandError(
             f"{path}: declared is {study.declared!r}; it must be {BEFORE!r} or {AFTER!r}"
         )
+    if not study.arms:
+        raise CommandError(f"{path}: arms is empty; give each arm a list of overrides, or drop it")
     _check_primary(study)
     if study.tune is not None:
         _check_tuning(study.tune, f"{path}: tune")
@@ -273,7 +275,6 @@ def read_study_file(path: Path) -> StudyFile:
 
 def _check_primary(study: StudyFile) -> None:
     """Check each comparison by itself, and set ``declared`` to that of the study."""
-    seen = set()
     for number, each in enumerate(study.primary, start=1):
         where = f"{study.path}: primary comparison {number}"
         each.declared = study.declared
@@ -293,11 +294,6 @@ def _check_primary(study: StudyFile) -> None:
                 f"{where}: it compares {each.arm} with {each.baseline}; each must be an arm or the "
                 f"difference of two, as A{MINUS}B, and none compared with itself"
             )
-        if (frozenset(sides), each.outcome) in seen:
-            raise CommandError(
-                f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
-            )
-        seen.add((frozenset(sides), each.outcome))
 
 
 def _check_tuning(tuning: Tuning, where: str) -> None:
@@ -308,7 +304,8 @@ def _check_tuning(tuning: Tuning, where: str) -> None:
     for key, values in {**tuning.grid, **bound, "seeds": tuning.seeds}.items():
         numbers = all(type(each) in (int, float) and 0 <= each < math.inf for each in values)
         least = 1 if key == "seeds" else 2
-        if not numbers or not least <= len(set(values)) == len(values):
+        texts = {f"{each:.6g}" for each in values} if numbers else set()  # as overrides have them
+        if not numbers or not least <= len(texts) == len(values):
             raise CommandError(
                 f"{where}: {key} is {values}; it must be {least} or more different numbers of 0 or "
                 "more"
@@ -321,6 +318,17 @@ def _check_tuning(tuning: Tuning, where: str) -> None:
 def terms(side: str) -> list[str]:
     """Return the arms on a side of a comparison: one, or the two of a difference."""
     return side.split(MINUS)
+
+
+def _contrast(comparison: PrimaryComparison) -> frozenset[tuple[str, int]]:
+    """Return the weight of each arm in a comparison; the same for the comparison the other way."""
+    weights: Counter[str] = Counter()
+    for side, sign in ((comparison.arm, 1), (comparison.baseline, -1)):
+        for arm, of_arm in zip(terms(side), (sign, -sign)):
+            weights[arm] += of_arm
+    first = next((weight for _, weight in sorted(weights.items()) if weight), 1)
+    turned = 1 if first > 0 else -1
+    return frozenset((arm, turned * weight) for arm, weight in weights.items() if weight)
 
 
 def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
@@ -342,6 +350,7 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
             the metric does not have the outcome, a margin has a wrong unit, or a tuning seed is
             also a seed of the runs.
     """
+    hypotheses = set()
     for each in study.primary:
         ours, theirs = (
             set.intersection(*(find_arm(n, seeds, f"{study.path}: primary") for n in terms(side)))
@@ -353,6 +362,13 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
                 f"{where} is paired, but the arms have no seed in common; give both the same "
                 "seeds, or declare paired: false"
             )
+        outcome = "score" if each.outcome == metric.headline else each.outcome
+        if (hypothesis := (_contrast(each), outcome)) in hypotheses:
+            raise CommandError(
+                f"{where} in {each.outcome} is declared twice, maybe with other names or signs: "
+                "a correction would count it twice"
+            )
+        hypotheses.add(hypothesis)
         unit = outcome_unit(each.outcome, metric, where)
         if each.margin:
             _check_margin(each.margin, unit, where)

@@ -52,7 +52,10 @@ def data_command(spec: RunSpec) -> tuple[str, ...]:
 
 def data_key(spec: RunSpec) -> str:
     """Return the key of the prepared data: its checksums, the command and its raw files."""
-    command = [spec.preparation.program, "--out", *spec.preparation.arguments()]
+    program = spec.preparation.program
+    command = [program, "--out", *spec.preparation.arguments()]
+    if os.path.isabs(program) and Path(program).is_file():  # of the user's own
+        command.append(hashlib.sha256(Path(program).read_bytes()).hexdigest())
     raw = spec.preparation.options.get("raw")
     return next_key(_digest_of_data(spec), [*command, *_raw_files(raw)])
 

@@ -63,7 +63,8 @@ def evaluate(spec: RunSpec) -> None:
     from norm_plugin import cli
 
     module, *flags = evaluation_command(spec)
-    where = ["--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test"]
+    plugin = spec.user_dir or Path(cli.__file__).parent
+    where = ["--user-dir", str(plugin), "--gen-subset", "test"]
     argv = [str(spec.data / "bin"), *where, "--path", str(spec.evaluated)]
     with atomic_write(spec.evaluation_log) as file:
         stream = CountingStream(file, spec)

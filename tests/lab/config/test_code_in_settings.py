@@ -170,3 +170,56 @@ def test_the_users_own_choice_is_imported():
 )
 def test_numbers_words_and_literals_are_hyperparameters(value):
     check_hyperparameters({"model": {"mine": value}}, None)
+
+
+@pytest.mark.parametrize(
+    "setting", ["hydra.searchpath=[pkg://this]", "+hydra.searchpath=[pkg://this]", "hydra.x=1"]
+)
+def test_a_setting_of_hydra_is_refused(setting, tmp_path, monkeypatch):
+    where = "changes hydra itself, which could run code"
+    with pytest.raises(CommandError, match=where):
+        dry_runs("toy", setting)
+    study = tmp_path / "study.yaml"
+    study.write_text(f"experiment: toy\noverrides: ['{setting}']\n")
+    with pytest.raises(CommandError, match=where):
+        dry_runs(str(study))
+    study.write_text(f"experiment: toy\narms: [['{setting}']]\n")
+    with pytest.raises(CommandError, match=where):
+        dry_runs(str(study))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("hydra:\n", "hydra:\n  searchpath: [pkg://this]\n"),
+        ("defaults:\n", "defaults:\n  - override hydra/job_logging: none\n"),
+    ],
+)
+def test_an_experiment_of_the_users_own_does_not_change_hydra(old, new, tmp_path):
+    text = (CONFIGS / "toy.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new, 1))
+    assert old in text
+    with pytest.raises(CommandError, match="changes hydra itself"):
+        dry_runs(str(path))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+optimizer.lr=[0.1]", "optimizer.lr and optimization.lr are the same flag, --lr"),
+        ("+dataset.lr=0.5", "dataset.lr are the same flag, --lr"),
+        ("+dataset.seed=5", "the same flag, --seed"),
+        ("+task.max_tokens=5", "the same flag, --max-tokens"),
+        ("task.source_lang=xx", "task.source_lang is xx, but the corpus is prepared .* for en"),
+        ("task.target_lang=en", "task.target_lang is en, but the corpus is prepared .* for xx"),
+        ("optimization.clip_norm=inf", "optimization.clip_norm is 'inf'"),
+        ("model.dropout=nan", "model.dropout is 'nan'"),
+        ("optimization.lr=[.inf]", "optimization.lr is"),
+        ("+seed_of_mine=5", "seed_of_mine is '5', but a setting is in a group of fairseq"),
+        ("+word=value", "word is 'value', but a setting is in a group"),
+    ],
+)
+def test_a_setting_that_would_not_be_what_it_says_is_refused(override, message):
+    with pytest.raises(CommandError, match=message):
+        dry_runs("toy", override)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from fake_runs import FakeRuns, composed, of_stage, spec_of, value
 from norm_lab.commands import DEMO_NORMS
-from norm_lab.engine.stages import evaluation_command, run_stages
+from norm_lab.config.spec import RUN_FILE, RunSpec
+from norm_lab.engine.execution import write_run
+from norm_lab.engine.stages import data_key, evaluation_command, run_stages
 from norm_plugin.io.command_line import CommandError
 
 EXPERIMENTS = ("iwslt15", "multi30k", "toy")
@@ -47,6 +51,34 @@ def test_a_changed_raw_corpus_is_prepared_again(runs, tmp_path):
     (raw / "train.en").write_text("three\n")
     assert runs.run("toy", "--raw", str(raw)).returncode == 0
     assert [call[0] for call in runs.take_calls()] == ["data-prep/toy.py"]
+
+
+def test_a_changed_program_of_ones_own_corpus_prepares_it_again(tmp_path):
+    program = tmp_path / "mine.py"
+    program.write_text("print(1)\n")
+    spec = spec_of("toy", "--work", tmp_path / "work")
+    own = replace(spec, preparation=replace(spec.preparation, program=str(program)))
+    before = data_key(own)
+    program.write_text("print(2)\n")
+    assert data_key(own) != before
+
+
+def test_the_spec_of_a_copied_or_damaged_run_is_refused(tmp_path):
+    """``finish`` of a copy would write into the folder of the original."""
+    spec = spec_of("toy", "--work", tmp_path / "work")
+    write_run(spec)
+    assert RunSpec.read(spec.folder) == spec
+    copy = shutil.copytree(spec.folder, tmp_path / "copy")
+    with pytest.raises(CommandError, match=f"copy is a copy, or was moved.* {spec.folder}, where"):
+        RunSpec.read(copy)
+    content = json.loads((spec.folder / RUN_FILE).read_text())
+    for change in ({"more": 1}, {"work": None}, {"arm": []}):
+        (spec.folder / RUN_FILE).write_text(json.dumps(content | change))
+        with pytest.raises(CommandError, match="run.json is damaged or of another version"):
+            RunSpec.read(spec.folder)
+    (spec.folder / RUN_FILE).write_text("[]")
+    with pytest.raises(CommandError, match="run.json is damaged or of another version"):
+        RunSpec.read(spec.folder)
 
 
 def last_lines(text):

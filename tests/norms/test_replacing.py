@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from norm_plugin.norms import NORM_TYPES, Norm, norm_spec, replace_norms
+from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec, replace_norms
 from norm_plugin.norms.base import position_leak_check
+from norm_plugin.norms.base.padding_mask import PaddingMask
 
 BATCH, TIME, DIM = 4, 6, 8
 BATCH_NORMS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
@@ -317,6 +318,36 @@ def test_a_copy_has_a_mask_of_its_own():
     run(second, torch.where(MASK.unsqueeze(-1), 100.0, new_input()))
     run(first, new_input())
     torch.testing.assert_close(second.norm.running_mean, first.norm.running_mean)
+
+
+def test_a_copied_part_of_a_model_gets_the_mask_of_that_model():
+    # as peft does with modules_to_save and with norms that it tunes
+    model, wanted = replaced("batchnorm"), replaced("batchnorm")
+    model.norm = copy.deepcopy(model.norm)
+    model.layers[1] = copy.deepcopy(model.layers[1])
+    y, grads = run(model, new_input())
+    expected, expected_grads = run(wanted, new_input())
+    torch.testing.assert_close(y[~MASK], expected[~MASK], rtol=0, atol=0)
+    torch.testing.assert_close(grads, expected_grads, rtol=0, atol=0)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(wanted.named_buffers()))
+
+
+@pytest.mark.parametrize("mask_first", [True, False])
+def test_a_copied_model_has_a_mask_of_its_own_in_any_order(mask_first):
+    # as the stacks for fairseq, which hold the mask as an attribute
+    model, norm = nn.Module(), build_norm("batchnorm", DIM)
+    for name in ("padding", "norm") if mask_first else ("norm", "padding"):
+        vars(model)[name] = PaddingMask(model) if name == "padding" else norm
+    model.padding.serve(norm, batch_first=True)
+    copied = copy.deepcopy(model)
+    with copied.padding.holding(MASK):
+        copied.norm(new_input())
+    with model.padding.holding(None):
+        norm(new_input())
+    expected = build_norm("batchnorm", DIM)
+    expected(new_input(), MASK, batch_first=True)
+    assert torch.equal(copied.norm.running_mean, expected.running_mean)
+    assert not torch.equal(norm.running_mean, expected.running_mean)
 
 
 class OneNorm(nn.Module):

@@ -8,6 +8,7 @@ mask, and only in training: no other output depends on other positions.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,23 @@ class PaddingMask:
         self.mask: Tensor | None = None
         self.held = False
         self._calls: dict[int, int] = {}
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> PaddingMask:
+        """Copy it with its model, whose norms may be copied before or after it."""
+        copied = copy.copy(self)
+        copied._release()
+        copied._calls = {}
+        memo[id(self)] = copied
+        for hook in memo.pop((PaddingMask, id(self)), []):
+            hook.source = copied
+        return copied
+
+    def link_copy(self, hook: MaskedNorm, memo: dict[Any, Any]) -> None:
+        """Give ``hook``, copied by the ``copy.deepcopy`` of ``memo``, the copy of this if any."""
+        if id(self) in memo:
+            hook.source = memo[id(self)]
+        else:  # this may be copied later
+            memo.setdefault((PaddingMask, id(self)), []).append(hook)
 
     @contextmanager
     def holding(self, mask: Tensor | None) -> Iterator[None]:
@@ -122,6 +140,16 @@ class MaskedNorm:
     def __init__(self, source: PaddingMask, batch_first: bool, path: str = "") -> None:
         self.source, self.batch_first, self.path = source, batch_first, path
         self._forwards = Forwards()
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> MaskedNorm:
+        """Copy the hook with its norm.
+
+        In a copy of the model, the hook gets the mask of the copy. A copy of a part, as peft makes
+        of a norm, is put into the same model, whose mask it gets.
+        """
+        copied = MaskedNorm(self.source, self.batch_first, self.path)
+        self.source.link_copy(copied, memo)
+        return copied
 
     def __call__(self, norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
         """Return the arguments of the norm; inputs: x, (B, T, C) or (T, B, C), or flattened."""

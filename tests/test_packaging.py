@@ -60,10 +60,29 @@ def test_a_wheel_has_the_plugin_alone(tmp_path: Path) -> None:
     names = [name for name in wheel.namelist() if ".dist-info/" not in name]
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "norm_plugin").rglob("*.py")}
     kernels = {path.relative_to(ROOT).as_posix() for path in CSRC.iterdir()}
-    assert kernels and set(names) == sources | kernels
+    assert kernels and set(names) == sources | kernels | {"norm_plugin/py.typed"}
     info = f"norm_plugin-{norm_plugin.__version__}.dist-info"
     scripts = wheel.read(f"{info}/entry_points.txt").decode()
     assert scripts.split() == ["[console_scripts]", "norm-plugin", "=", "norm_plugin.cli:run"]
+
+
+TYPED = """
+from norm_plugin.norms import build_norm
+reveal_type(build_norm("powernorm", 8))
+reveal_type(build_norm("powernorm", 8).__call__)
+"""
+
+
+def test_a_type_checker_of_a_user_sees_the_types(tmp_path: Path) -> None:
+    """From another folder, where the package is an installed one."""
+    (tmp_path / "typed.py").write_text(TYPED)
+    # torch's own files would take mypy half a minute; Any is then a Tensor
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    printed = python("from mypy.main import main; main()", "typed.py", here=tmp_path)
+    assert re.findall(r'type is "(.*)"', printed) == [
+        "norm_plugin.norms.base.contract.Norm",
+        "def (x: Any, padding_mask: Any | None =, batch_first: bool =) -> Any",
+    ]
 
 
 IMPORT_USER_DIR = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +125,12 @@ class Norm(nn.Module):
             return fused
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         return self.normalize(wide, valid).to(x.dtype)
+
+    if TYPE_CHECKING:  # a call of torch's modules has the type Any
+
+        def __call__(
+            self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+        ) -> Tensor: ...
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Normalize ``x``, whose dtype is float32 or float64.

@@ -1,6 +1,10 @@
 """The C++ kernels of norm_plugin, which are optional; all other metadata is in pyproject.toml."""
 
+import hashlib
 import importlib.util
+import os
+import platform
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -30,6 +34,7 @@ def optional_extension():
         # pyproject.toml would download a second one, which the kernels might then not fit.
         sys.path.append(sysconfig.get_path("platlib"))
     try:
+        import torch
         from torch.utils.cpp_extension import BuildExtension, CppExtension
     except ImportError as error:
         say(f"no C++ kernels ({error}; install torch first, then this again)")
@@ -43,6 +48,19 @@ def optional_extension():
             except Exception as error:  # noqa: BLE001
                 say(f"no C++ kernels ({first_line(error)})")
 
+        def build_extension(self, ext):
+            kept = cache / key(torch, digest) / Path(self.get_ext_filename(ext.name)).name
+            built = Path(self.get_ext_fullpath(ext.name))
+            if kept.is_file():
+                copy_whole(kept, built)
+                return
+            super().build_extension(ext)
+            try:
+                copy_whole(built, kept)
+            except OSError as error:
+                print(f"norm_plugin: kernels not kept in {cache} ({error})", file=sys.stderr)
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "norm_plugin"
     digest = run_path(str(KERNELS.parent / "sources.py"))["digest"]()
     kernels = CppExtension(
         "norm_plugin.kernels.cpu._native",
@@ -52,6 +70,23 @@ def optional_extension():
         extra_link_args=["-fopenmp"],
     )
     return {"ext_modules": [kernels], "cmdclass": {"build_ext": OptionalBuild}}
+
+
+def key(torch, digest):
+    """Return a digest of everything that the built kernels depend on, for other checkouts."""
+    flags = [os.environ.get(name, "") for name in ("CXX", "CC", "CPPFLAGS", "CFLAGS", "CXXFLAGS")]
+    build = [digest, Path(__file__).read_text(encoding="utf-8"), torch.__version__]
+    build += [str(torch.version.git_version), str(torch._C._GLIBCXX_USE_CXX11_ABI)]
+    build += [str(sysconfig.get_config_var("EXT_SUFFIX")), platform.machine(), *flags]
+    return hashlib.sha256("\n".join(build).encode()).hexdigest()[:32]
+
+
+def copy_whole(source, target):
+    """Copy a file, so that ``target`` is never seen half-written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.copy(source, part)
+    part.replace(target)
 
 
 def first_line(error):

@@ -33,7 +33,12 @@ def build(checkout, **environment):
     return subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
         cwd=checkout,
-        env={**clean, "PATH": str(checkout / "bin"), **environment},
+        env={
+            **clean,
+            "PATH": str(checkout / "bin"),
+            "XDG_CACHE_HOME": str(checkout / "cache"),
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -54,6 +59,41 @@ def test_with_a_compiler_that_fails(checkout):
     broken.write_text("#!/bin/sh\necho 'internal compiler error' >&2\nexit 1\n")
     broken.chmod(0o755)
     assert_survived(build(checkout, CXX=str(broken), CC=str(broken)), checkout)
+
+
+FAKE_COMPILER = """#!/bin/sh
+case "$*" in *" -c "*) echo compiled >>"$0.calls" ;; esac
+while [ $# -gt 0 ]; do
+  [ "$1" = -o ] && echo built >"$2"
+  shift
+done
+"""
+
+
+def test_a_second_build_of_the_same_code_takes_the_kernels_of_the_first(checkout):
+    compiler = checkout / "bin" / "c++"
+    compiler.write_text(FAKE_COMPILER)
+    compiler.chmod(0o755)
+    calls = checkout / "bin" / "c++.calls"
+    fakes = {"CXX": str(compiler), "CC": str(compiler), "LDSHARED": str(compiler)}
+
+    def kernels():
+        """What is built, and how many files the compiler compiled."""
+        calls.write_text("")
+        shutil.rmtree(checkout / "build", ignore_errors=True)
+        result = build(checkout, **fakes)
+        assert result.returncode == 0, result.stderr
+        (built,) = (checkout / PACKAGE).rglob("*.so")
+        text = built.read_text()
+        built.unlink()
+        return text, len(calls.read_text().splitlines())
+
+    first, compiled = kernels()
+    assert first == "built\n" and compiled > 1
+    assert kernels() == ("built\n", 0)
+    with (checkout / PACKAGE / "kernels/cpu/csrc/rows.inc").open("a") as file:
+        file.write("// changed\n")
+    assert kernels() == ("built\n", compiled)
 
 
 def test_without_torch_to_build_against(checkout):

@@ -1,9 +1,8 @@
 // norm_plugin.kernels.cpu._native: the passes of kernels/passes.py over torch's tensors, on the CPU.
 //
-// The calls are included as text and compiled together: reading torch's headers takes most of the
-// build time, and separate files would read them again.
-#include <torch/extension.h>
-
+// Reading torch's headers takes most of the build time. So the calls are included as text and compiled
+// together, and only the headers of the operators that they call are read, not torch/extension.h.
+#define AT_PER_OPERATOR_HEADERS
 #include "batch_statistics.inc"
 #include "families.inc"
 #include "fused_norm.inc"

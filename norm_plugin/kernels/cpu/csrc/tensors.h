@@ -1,7 +1,15 @@
 // What every call needs: the level, tensors as checked pointers, blocks and their sums.
 #pragma once
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <torch/extension.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <string>

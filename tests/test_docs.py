@@ -39,6 +39,10 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     ]
     assert [name for name in addresses if not (tmp_path / name).is_file()] == []
     assert (tmp_path / "studies/characters/differences.svg").is_file()
+    api = (tmp_path / "docs/api/index.html").read_text(encoding="utf-8")
+    for name in ("norms.build_norm", "kernels.set_kernels", "placements.register_placement"):
+        assert f'id="norm_plugin.{name}"' in api
+    assert 'id="norm_plugin.norms.base' not in api and ":meth:" not in api
 
 
 def test_a_study_with_runs_has_its_file_and_its_report():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 STYLE = ROOT / "docs/site.css"  # mkdocs.yml names it in extra_css
@@ -20,6 +21,9 @@ PAGES = (
     *("docs/*.md", "studies/**/*.md", "papers/*.md"),
 )
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+ROLE = re.compile(r":(?:class|data|func|meth|mod):(<code>)~?")
+"""A reference in a docstring, such as :meth:`normalize`, as Markdown makes HTML of it."""
 
 
 def linked_files(page: Path) -> list[Path]:
@@ -56,3 +60,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(paths)
     ]
     return Files([*(file for file in files if file.src_dir != config.docs_dir), *own])
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the HTML of a page, with the references of docstrings as code."""
+    return ROLE.sub(r"\1", html)

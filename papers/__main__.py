@@ -1,4 +1,4 @@
-"""Fill the generated blocks of papers/*.md, studies/README.md, and the table of norms in README.md.
+"""Fill the generated blocks of papers/*.md and studies/README.md.
 
 Draw the figures of papers/ whose tables have changed.
 
@@ -33,9 +33,6 @@ from papers.summary import norm_table, rates_table, studies_table
 from papers.theory.page import block as theory_block
 from papers.verdicts import paper_table, verdict_counts
 
-OF_DOCS = ("front/",)
-"""The blocks of the README that ``python -m papers`` writes."""
-
 
 def fill_papers(root: Path, check: bool) -> list[Path]:
     """Write the blocks of the pages in ``root``, or only check them.
@@ -43,12 +40,12 @@ def fill_papers(root: Path, check: bool) -> list[Path]:
     Returns:
         The stale files.
     """
-    pages = [root / "README.md", root / "studies" / "README.md", *sorted(root.glob("papers/*.md"))]
+    pages = [root / "studies" / "README.md", *sorted(root.glob("papers/*.md"))]
     figures = stale_figures(root / "papers", root / "studies")
     if not check:
         for path, text in figures.items():
             write_text(path, text)
-    return [*fill_pages(pages, generators(root), check, leave=OF_DOCS), *figures]
+    return [*fill_pages(pages, generators(root), check), *figures]
 
 
 def generators(root: Path) -> Generators:

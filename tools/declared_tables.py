@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -52,16 +52,6 @@ def norms_table() -> str:
             }
         )
     return markdown(pd.DataFrame(rows))
-
-
-def front_table(names: Sequence[str]) -> str:
-    """Return Markdown: name, formula and paper of ``names``, and whether the paper was read."""
-    specs = {name: norm_spec(name) for name in names}
-    rows = [
-        (f"`{name}`", f"`{spec.formula}`", spec.paper, _yes(spec.paper_read))
-        for name, spec in specs.items()
-    ]
-    return _table(rows, "norm", "formula", "paper", "paper read")
 
 
 def _table(rows: Iterable[tuple[str, ...]], *head: str) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill the generated blocks of README.md and docs/*.md from declarations and benchmarks.
+"""Fill the generated blocks of docs/*.md from declarations and benchmarks.
 
 python tools/docs.py             write them
 python tools/docs.py --check     change nothing, exit with 1 if one is stale
@@ -19,7 +19,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from declared_tables import (
     field_commands_table,
-    front_table,
     norms_table,
     options_table,
     patches_table,
@@ -34,8 +33,6 @@ from recipe_commands import command_lines
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_PAPERS = ("norm-table/",)
-"""The blocks of the README that ``python -m papers`` writes."""
 
 
 def fill_docs(root: Path, check: bool) -> list[Path]:
@@ -44,8 +41,7 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
     Returns:
         The stale files.
     """
-    pages = [root / "README.md", *sorted(root.glob("docs/*.md"))]
-    return fill_pages(pages, generators(root), check, leave=OF_PAPERS)
+    return fill_pages(sorted(root.glob("docs/*.md")), generators(root), check)
 
 
 def generators(root: Path) -> Generators:
@@ -55,7 +51,6 @@ def generators(root: Path) -> Generators:
         "inference": lambda _: inference_table(root),
         "speed/": lambda name: speed_table(name, root),
         "command/": command_lines,
-        "front/": lambda names: front_table(names.split(",")),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

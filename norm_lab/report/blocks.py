@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from norm_plugin.io.command_line import CommandError
@@ -16,11 +16,8 @@ Generators = dict[str, Callable[[str], str]]
 """The function that writes a block: by its name, or for ``kind/...`` by ``kind/``."""
 
 
-def fill(text: str, generators: Generators, leave: Collection[str] = ()) -> str:
+def fill(text: str, generators: Generators) -> str:
     """Return ``text`` with every block rewritten; text outside blocks does not change.
-
-    Args:
-        leave: the kinds of blocks that another command writes.
 
     Raises:
         CommandError: a marker has no counterpart.
@@ -30,8 +27,6 @@ def fill(text: str, generators: Generators, leave: Collection[str] = ()) -> str:
     def written(block: re.Match[str]) -> str:
         begin, name, _, end = block.groups()
         kind, slash, rest = name.partition("/")
-        if kind + slash in leave:
-            return block[0]
         return begin + generators[kind + slash](rest).strip("\n") + "\n" + end
 
     markers, blocks = MARKER.findall(text), BLOCK.findall(text)
@@ -40,9 +35,7 @@ def fill(text: str, generators: Generators, leave: Collection[str] = ()) -> str:
     return BLOCK.sub(written, text)
 
 
-def fill_pages(
-    pages: Iterable[Path], generators: Generators, check: bool, leave: Collection[str] = ()
-) -> list[Path]:
+def fill_pages(pages: Iterable[Path], generators: Generators, check: bool) -> list[Path]:
     """Write the blocks of pages, or only ``check`` them; see :func:`fill`.
 
     Returns:
@@ -51,7 +44,7 @@ def fill_pages(
     stale = []
     for path in pages:
         old = read_text(path)
-        new = fill(old, generators, leave)
+        new = fill(old, generators)
         if new != old:
             stale.append(path)
             if not check:

@@ -266,7 +266,8 @@ def check_run(row: Row, path: Path) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
+    """Return whether a value is a number that pandas can hold; NaN is a missing one."""
+    return type(value) in (int, float) and not abs(value) >= 1e300
 
 
 def _are_curves(curves: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import json
+import math
 import os
 import secrets
 import stat
@@ -131,7 +132,9 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), path)
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_infinity(name: str) -> float:
+    if name == "NaN":  # a value that is missing
+        return math.nan
     raise ValueError(f"{name} is no number of JSON")
 
 
@@ -139,9 +142,9 @@ def parse_json(text: str | bytes, path: Path, finite: bool = False) -> Any:
     """Return the value of a JSON text of file ``path``; raise CommandError if it is not JSON.
 
     Args:
-        finite: refuse NaN and infinite numbers, which Python reads although JSON has none.
+        finite: refuse infinite numbers, which Python reads although JSON has none.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant if finite else None)
+        return json.loads(text, parse_constant=_refuse_infinity if finite else None)
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
         raise CommandError(f"{path} is not JSON: {error}") from error

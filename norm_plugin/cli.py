@@ -209,6 +209,9 @@ def main(argv: Sequence[str] | None = None, default: Sequence[str] = ("--help",)
         default: what an empty command line means.
     """
     verb, *arguments = (sys.argv[1:] if argv is None else argv) or default
+    for argument in (verb, *arguments):
+        if any("\udc80" <= letter <= "\udcff" for letter in argument):  # Python's, for other bytes
+            raise CommandError(f"the argument {argument!r} is not UTF-8; rename the file")
     if verb in ("-h", "--help"):
         print(usage())
         return 0

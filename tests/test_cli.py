@@ -13,6 +13,7 @@ from forked import ROOT, run_forked
 import norm_lab.verbs
 from norm_plugin import __version__
 from norm_plugin.cli import LAB, VERBS, all_verbs, main
+from norm_plugin.io.command_line import CommandError
 
 LINES_OF_A_SCREEN = 55
 
@@ -113,3 +114,8 @@ def test_the_help_of_a_run_needs_the_standard_library_alone():
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "bash scripts/run_multi30k.sh" in result.stdout
+
+
+def test_an_argument_that_is_not_utf8_is_refused_in_one_line():
+    with pytest.raises(CommandError, match="the argument 'work/.udcff' is not UTF-8"):
+        main(["report", "work/\udcff"])

@@ -28,7 +28,12 @@ from norm_plugin.io.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
-DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+DAMAGED = (
+    *(EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
+    # a time that is no number or too large, a link to nothing, an encrypted member, another method
+    *(ValueError, OverflowError, KeyError, RuntimeError, NotImplementedError),
+)
+"""What reading an archive raises whose content is no archive, or of a kind that no corpus has."""
 BLOCK_BYTES = 1 << 20
 
 logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq lowers the root level

@@ -93,7 +93,11 @@ def read_status(run: Path) -> Status:
         content = json.loads((run / STATUS_FILE).read_text(encoding="utf-8"))
         stages = {name: Record(**record) for name, record in content.pop("stages").items()}
         status = Status(**content, stages=stages)
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # no Status
+        if status.state not in (RUNNING, DONE, FAILED, DIVERGED):
+            return Status(WAITING)
+    except (FileNotFoundError, IsADirectoryError, RecursionError):
+        return Status(WAITING)
+    except (ValueError, TypeError, KeyError, AttributeError):  # no Status
         return Status(WAITING)
     if status.state == RUNNING and not is_locked(run):
         return replace(status, state=STOPPED, left=None)

@@ -83,6 +83,7 @@ def test_files_of_an_archive_are_unpacked(tmp_path, pack, name):
         ("../b.de", {}),
         ("b.de", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}),
         ("b.de", {"type": tarfile.CHRTYPE}),
+        ("b.de", {"type": tarfile.LNKTYPE, "linkname": "nothing"}),
     ],
 )
 def test_a_file_that_leads_elsewhere_is_not_unpacked(tmp_path, pack, name, header):
@@ -90,6 +91,13 @@ def test_a_file_that_leads_elsewhere_is_not_unpacked(tmp_path, pack, name, heade
     with pytest.raises(CommandError, match=r"a\.tgz is truncated or damaged: "):
         files.read_archive(path, [name], out)
     assert not (tmp_path / "b.de").exists() and not (out / "b.de").exists()
+
+
+@pytest.mark.parametrize("time", ["1e30", "nan"])
+def test_a_member_with_a_time_that_is_none_is_refused_in_one_line(tmp_path, pack, time):
+    path = pack(tmp_path / "a.tgz", {"b.de": TEXT}, pax_headers={"mtime": time})
+    with pytest.raises(CommandError, match=r"a\.tgz is truncated or damaged: "):
+        files.read_archive(path, ["b.de"], tmp_path / "out")
 
 
 def flipped(content, place):

@@ -121,7 +121,20 @@ def test_what_a_run_writes_is_on_the_disk_before_it_counts(training, runs):
     assert not runs.not_on_disk.exists(), runs.not_on_disk.read_text()
 
 
-@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}", b'{"stages": 1}'])
+@pytest.mark.parametrize(
+    "left",
+    [
+        b"",
+        b"\0\0\0\0",
+        b"\xff",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"stages": 1}',
+        b'{"state": [], "stages": {}}',
+        b"[" * 9999,
+    ],
+)
 def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
     (tmp_path / "status.json").write_bytes(left)
     assert read_status(tmp_path) == Status(WAITING)

@@ -553,3 +553,84 @@ def test_norms_are_replaced_once():
     replace_norms(model, "layernorm")
     with pytest.raises(ValueError, match="its norms are replaced already: build it anew"):
         replace_norms(model, "rmsnorm")
+
+
+class UnitRMSNorm(nn.Module):
+    """RMSNorm with gamma = 1 + weight, as in Gemma."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.zeros(DIM)), 1e-6
+
+    def forward(self, x):
+        return (1 + self.weight) * x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+
+
+def with_gain(cls):
+    return nn.Sequential(nn.Linear(DIM, DIM), cls())
+
+
+@pytest.mark.parametrize("loaded", ["before", "after"])
+def test_a_gain_of_1_plus_weight_stays_one_in_every_order(loaded):
+    old = with_gain(UnitRMSNorm)
+    nn.init.normal_(old[1].weight)
+    model = with_gain(UnitRMSNorm)
+    if loaded == "before":
+        model.load_state_dict(old.state_dict())
+    (replaced,) = replace_norms(model, "rmsnorm", mask=None)
+    model.load_state_dict(old.state_dict())
+    assert (replaced.shift, replaced.norm.weight_offset) == (0, 1)
+    x = torch.randn(3, DIM)
+    torch.testing.assert_close(model(x), old(x))
+
+
+def test_a_gain_that_means_another_thing_is_told():
+    model = with_gain(UnitRMSNorm)
+    (replaced,) = replace_norms(model, "layernorm", mask=None)
+    assert (replaced.shift, replaced.added) == (1, ("bias",))
+    assert "+1 was added to its gain: load no old weights" in str(replaced)
+    assert torch.equal(model[1].weight, torch.ones(DIM))
+    (replaced,) = replace_norms(
+        with_gain(lambda: nn.RMSNorm(DIM)), "rmsnorm", mask=None, gain="1+w"
+    )
+    assert replaced.shift == -1
+
+
+def test_without_values_the_formula_is_measured_and_a_shift_refused():
+    with torch.device("meta"):
+        model = with_gain(UnitRMSNorm)
+        (replaced,) = replace_norms(model, "rmsnorm", mask=None)
+        assert (replaced.norm.weight_offset, replaced.norm.eps) == (1, 1e-6)
+        assert replaced.norm.weight.is_meta
+        for options in ({"name": "layernorm"}, {"name": "rmsnorm", "gain": "w"}):
+            with pytest.raises(ValueError, match="has no weights yet, as inside from_pretrained"):
+                replace_norms(with_gain(UnitRMSNorm), mask=None, **options)
+
+
+class Initializing(nn.Module):
+    """A model that initializes its modules as those of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(DIM)
+        self.linear = nn.Linear(DIM, DIM)
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.weight)
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_a_model_that_initializes_its_modules_initializes_new_norms(name):
+    with torch.device("meta"):
+        model = nn.Sequential(Initializing())
+        replace_norms(model, name, mask=None)
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.fill_(77)
+    part = copy.deepcopy(model)[0]
+    part.apply(part._init_weights)
+    assert torch.equal(part.linear.weight, torch.zeros(DIM, DIM))
+    initial = build_norm(name, DIM).state_dict()
+    for key, value in part.norm.state_dict().items():
+        torch.testing.assert_close(value, initial[key])

@@ -81,15 +81,22 @@ class Norm(nn.Module):
                 )
             _set_values(tensor, initial[name])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the norm as any module; x may be named, also ``input`` as for torch's LayerNorm.
+    if TYPE_CHECKING:  # a call of torch's modules has the type Any
 
-        Hooks get it by position.
-        """
-        for name in ("x", "input") if kwargs else ():
-            if name in kwargs:
-                args = kwargs.pop(name), *args
-        return super().__call__(*args, **kwargs)
+        def __call__(
+            self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+        ) -> Tensor: ...
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+            """Call the norm as any module; x may be named, also ``input`` as for torch's LayerNorm.
+
+            Hooks get it by position.
+            """
+            for name in ("x", "input") if kwargs else ():
+                if name in kwargs:
+                    args = kwargs.pop(name), *args
+            return super().__call__(*args, **kwargs)
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
@@ -125,12 +132,6 @@ class Norm(nn.Module):
             return fused
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         return self.normalize(wide, valid).to(x.dtype)
-
-    if TYPE_CHECKING:  # a call of torch's modules has the type Any
-
-        def __call__(
-            self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
-        ) -> Tensor: ...
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Normalize ``x``, whose dtype is float32 or float64.

@@ -55,7 +55,7 @@ class Formula(NamedTuple):
 
 
 def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
-    """Return what ``old`` computes; on the meta device, where nothing is computed, what it says.
+    """Return what ``old`` computes. On the meta device it is called with parameters on the CPU.
 
     Args:
         path: the path of ``old`` in its model, for messages.
@@ -69,9 +69,7 @@ def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
     gain, offset = _parameter_names(old, what)
     width = _width(old, gain, what)
     _check_arguments(old, what)
-    if any(parameter.is_meta for parameter in old.parameters()):
-        unit, eps = 0.0, next(_stored_eps(old), None)
-    else:
+    with torch.device("cpu"):  # the default device may be meta, on which nothing is computed
         unit, eps = _measure(old, Formula(width, gain, offset, 0.0, None), what, eps_needed)
     if eps_needed and eps is None:
         raise ValueError(f"the eps of {what} cannot be measured; give eps=")
@@ -174,16 +172,15 @@ def _call(
     state = dict(itertools.chain(old.named_parameters(), old.named_buffers()))
     floating = {name: value for name, value in state.items() if value.is_floating_point()}
     like = next(iter(floating.values()), torch.empty(0, device="cpu"))
+    device = "cpu" if like.is_meta else like.device
     dtype = torch.promote_types(like.dtype, torch.float32)
     given = {name: value.to(dtype) for name, value in floating.items()}
     for name, value in ((names.gain, gain), (names.offset, offset)):
         if name is not None:
-            given[name] = torch.as_tensor(value, dtype=dtype, device=like.device).expand(
-                names.width
-            )
+            given[name] = torch.as_tensor(value, dtype=dtype, device=device).expand(names.width)
     try:
         with torch.no_grad():
-            y = functional_call(old, given, (x.to(like.device, dtype),))
+            y = functional_call(old, given, (x.to(device, dtype),))
     except Exception as error:
         raise ValueError(
             f"{what} cannot normalize an input of shape {tuple(x.shape)}, (batch, time, channels): "

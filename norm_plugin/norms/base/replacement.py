@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.formula import BY_HAND, Formula, formula_of
+from norm_plugin.norms.base.initializing import initialize_with_model
 from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.position_leak_check import check_declaration
-from norm_plugin.norms.base.registry import norm_spec
+from norm_plugin.norms.base.registry import NormSpec, norm_spec
 from norm_plugin.norms.base.selection import Patterns, select
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -30,16 +31,26 @@ class Replaced(NamedTuple):
         was: the name of its former class.
         norm: the new norm.
         carried: which of weight, bias and eps it keeps from the old norm.
+        shift: what was added to the values of the old norm's gain, since the parameter means
+            another thing in the new norm: 1 where gamma was 1 + weight, as in Gemma, and is weight
+            now. Weights of the old model must be loaded before, not after.
+        added: the names of parameters that the old norm did not have. An optimizer that was built
+            before does not train them.
     """
 
     path: str
     was: str
     norm: Norm
     carried: tuple[str, ...]
+    shift: float = 0.0
+    added: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         carried = f", which keeps {', '.join(self.carried)}" if self.carried else ""
-        return f"{self.path}: {self.was} -> {type(self.norm).__name__}{carried}"
+        shift = (
+            f"; {self.shift:+g} was added to its gain: load no old weights" if self.shift else ""
+        )
+        return f"{self.path}: {self.was} -> {type(self.norm).__name__}{carried}{shift}"
 
 
 def replace_norms(
@@ -57,8 +68,13 @@ def replace_norms(
     The new norm takes over the gain and the offset of the old one as its ``weight`` and ``bias`` if
     it has these: the parameters themselves, so that an optimizer keeps them. It takes over eps if
     it has that option and ``options`` do not set it. The eps is measured, since some classes fix it
-    in their code: see :mod:`norm_plugin.norms.base.formula`. A module that is used in several
-    places stays one module.
+    in their code: see :mod:`norm_plugin.norms.base.formula`. Where the gain of the old norm is
+    1 + weight, as in Gemma, so is that of a new norm with the option ``gain``; for other norms, 1
+    is added to the values of the parameter, so that weights of the old model must be loaded before.
+    A module that is used in several places stays one module.
+
+    A model of transformers initializes the new norms where it initializes others: those parameters
+    and statistics that a checkpoint lacks, as in the ``from_pretrained`` of a subclass.
 
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
@@ -93,7 +109,7 @@ def replace_norms(
     paths = {id(place.old): (place.old, place.path) for place in reversed(places)}
     formulas = {key: formula_of(*which, eps_needed=eps) for key, which in paths.items()}
     built = {
-        key: spec.build(formula.width, **({**options, "eps": formula.eps} if eps else options))
+        key: spec.build(formula.width, **_options_for(formula, spec, options))
         for key, formula in formulas.items()
     }
     for norm in built.values():
@@ -105,6 +121,10 @@ def replace_norms(
         key: _carry_over(paths[key][0], formulas[key], norm, model) for key, norm in built.items()
     }
     shifts = _gain_shifts(model, built, formulas)
+    added = {
+        key: tuple(n for n, _ in norm.named_parameters() if n not in carried[key])
+        for key, norm in built.items()
+    }
     if masked:
         padding.hold_argument(model, masked)
         for key, norm in built.items():
@@ -114,11 +134,27 @@ def replace_norms(
     for place in places:
         setattr(place.parent, place.attribute, built[id(place.old)])
     _leave_fast_paths(model)
+    initialize_with_model(model)
     kept_eps = ("eps",) if eps else ()
     return [
-        Replaced(path, type(old).__name__, built[id(old)], (*carried[id(old)], *kept_eps))
+        Replaced(
+            path,
+            type(old).__name__,
+            built[id(old)],
+            (*carried[id(old)], *kept_eps),
+            _shift_of(built[id(old)], shifts),
+            added[id(old)],
+        )
         for _, _, path, old in places
     ]
+
+
+def _options_for(formula: Formula, spec: NormSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the norm in place of one with ``formula``: its eps and kind of gain."""
+    own: dict[str, Any] = {"eps": formula.eps} if spec.has_option("eps") else {}
+    if spec.has_option("gain") and formula.unit:
+        own["gain"] = "1+w"
+    return {**own, **options}
 
 
 def _carry_over(old: nn.Module, formula: Formula, norm: Norm, model: nn.Module) -> tuple[str, ...]:
@@ -166,7 +202,19 @@ def _gain_shifts(
             f"{type(model).__name__} shares the gain of a norm, 1 + weight there, with a module in "
             f"which it is another value; untie them. {BY_HAND}"
         )
-    return {parameter: shift for parameter, (shift,) in shifts.items() if shift}
+    needed = {parameter: shift for parameter, (shift,) in shifts.items() if shift}
+    if any(parameter.is_meta for parameter in needed):
+        raise ValueError(
+            f"the gain of a norm of {type(model).__name__} would be another function of its weight "
+            "(1 + weight, or weight), but the model has no weights yet, as inside from_pretrained: "
+            "replace the norms of a loaded model, or choose a norm and a gain= that keep it"
+        )
+    return needed
+
+
+def _shift_of(norm: Norm, shifts: Mapping[Tensor, float]) -> float:
+    weight: Tensor | None = getattr(norm, "weight", None)
+    return 0.0 if weight is None else shifts.get(weight, 0.0)
 
 
 def _check_layout(model: nn.Module, batch_first: bool) -> None:

@@ -405,10 +405,10 @@ class Padding(nn.Module):
 def test_an_input_that_is_not_of_the_tokens_is_refused_in_training():
     tokens, mask = torch.randint(10, (BATCH, TIME)), (~MASK).long()
     model = Padding().train()
-    replace_norms(model, "batchnorm", keep="norms.1")
+    replace_norms(model, "batchnorm", keep="norms.1", causal=False)
     model(tokens, attention_mask=mask)
     model = Padding().train()
-    replace_norms(model, "batchnorm")
+    replace_norms(model, "batchnorm", causal=False)
     message = (
         r"norms\.1 gets an input of shape \(4, 9, 8\) for tokens of shape \(4, 6\), so .* keep="
     )
@@ -499,6 +499,27 @@ def test_a_causal_model_is_warned_of(name, options, when, model):
 def test_no_warning_where_no_position_sees_its_future(model, name, recwarn):
     replace_norms(model(), name, mask=None)
     assert not [warning for warning in recwarn if "causal" in str(warning.message)]
+
+
+class OwnGPT(nn.Module):
+    """As nanoGPT: its attention is a function, which no class shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(10, DIM), nn.LayerNorm(DIM)
+
+
+def test_a_model_that_does_not_show_whether_it_is_causal_is_asked_for_it(recwarn):
+    for name in ("batchnorm", "mabn"):
+        with pytest.raises(
+            ValueError, match="OwnGPT hides whether it is causal: give causal=False"
+        ):
+            replace_norms(OwnGPT(), name, mask=None)
+    replace_norms(OwnGPT(), "rmsnorm", mask=None)
+    replace_norms(OwnGPT(), "batchnorm", mask=None, causal=False)
+    assert not [warning for warning in recwarn if "causal" in str(warning.message)]
+    with pytest.warns(UserWarning, match="the model is causal: in training, 'batchnorm'"):
+        replace_norms(OwnGPT(), "batchnorm", mask=None, causal=True)
 
 
 def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():

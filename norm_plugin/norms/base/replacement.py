@@ -59,6 +59,7 @@ def replace_norms(
     *,
     mask: str | None = "attention_mask",
     batch_first: bool = True,
+    causal: bool | None = None,
     only: Patterns = None,
     keep: Patterns = None,
     **options: Any,
@@ -79,13 +80,15 @@ def replace_norms(
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
     the argument is None, no position is padding. In a causal model, such a norm lets each position
-    see its future in training: a warning is given if the model is recognized as causal.
+    see its future in training, of which a warning is given. Where the model reads tokens, and its
+    classes do not show whether it is causal, ``causal`` has to say so.
 
     Args:
         name: one of ``NORM_TYPES``.
         mask: the argument of ``model.forward`` with the mask, (B, T). If its name ends in
             ``padding_mask``, it is True at padding; else 0 at padding. None: no input has padding.
         batch_first: inside the model x is (B, T, C), as in transformers; False: (T, B, C).
+        causal: whether each position sees only those before it; None: the model shows it.
         only: the paths of the norms to replace, or patterns of them as in a shell, such as
             ``"encoder.*"``; None: all. With batch statistics, norms of queries, keys and values
             stay: these are normalized position by position.
@@ -99,7 +102,8 @@ def replace_norms(
         ValueError: the norm or an option is unknown, or the norm mixes positions without declaring
             it; the model has no norm to replace; a norm to be
             replaced does not compute what its name says, or its eps cannot be measured; or the
-            padding would be unknown to a norm with batch statistics. The model is unchanged then.
+            padding would be unknown to a norm with batch statistics, or it is unknown whether the
+            model is causal. The model is unchanged then.
     """
     spec = norm_spec(name)
     places = select(model, only, keep, spec.batch_statistics)
@@ -114,7 +118,7 @@ def replace_norms(
     }
     for norm in built.values():
         check_declaration(spec, norm, dict(norm.built_with))
-    _warn_of_leaks(model, name, next(iter(built.values())))
+    _warn_of_leaks(model, name, next(iter(built.values())), causal)
     padding = PaddingMask(model)
     masked = spec.batch_statistics and mask
     carried = {
@@ -227,15 +231,28 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
             )
 
 
-def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:
-    """Warn if ``norm`` would let the positions of a causal model see their future."""
+def _warn_of_leaks(model: nn.Module, name: str, norm: Norm, causal: bool | None) -> None:
+    """Warn if ``norm`` would let the positions of a causal model see their future.
+
+    Raises:
+        ValueError: it would in a causal model, and nothing shows whether this one is.
+    """
     mixes, when = norm.batch_statistics, ""
     if isinstance(norm, BatchStatisticsNorm) and not norm.mixes_after_warmup:
         mixes, when = norm.warmup_updates > 0, " until its warm-up ends"
-    causal = _causal_part(model) if mixes else None
-    if causal is not None:
+    if not mixes or causal is False:
+        return
+    part = "the model" if causal else _causal_part(model)
+    if part is None and _may_be_causal(model):
+        raise ValueError(
+            f"{name!r} takes statistics over the positions of a batch, which in a causal model "
+            f"lets each position see its future in training, and {type(model).__name__} hides "
+            "whether it is causal: give causal=False if it is not; if it is, choose a norm over "
+            "channels, such as 'rmsnorm', or give causal=True"
+        )
+    if part is not None:
         warnings.warn(
-            f"{causal} is causal: in training{when}, {name!r} takes statistics over the positions "
+            f"{part} is causal: in training{when}, {name!r} takes statistics over the positions "
             "of a batch, so each position sees its future, and the training loss is lower than the "
             "model's. Choose a norm over channels, such as 'layernorm' or 'rmsnorm'",
             stacklevel=3,
@@ -255,6 +272,20 @@ def _causal_part(model: nn.Module) -> str | None:
         if decoder or True in (*flags, getattr(config, "is_decoder", None)):
             return f"{path or 'the model'} ({type(module).__name__})"
     return None
+
+
+def _may_be_causal(model: nn.Module) -> bool:
+    """Return whether a model reads tokens by code that shows nothing of its attention.
+
+    torch's classes and the configurations of transformers show more.
+    """
+    known = (nn.MultiheadAttention, nn.TransformerEncoder)
+    modules = list(model.modules())
+    shows = any(
+        isinstance(module, known) or hasattr(getattr(module, "config", None), "model_type")
+        for module in modules
+    )
+    return not shows and any(isinstance(module, nn.Embedding) for module in modules)
 
 
 def _leave_fast_paths(model: nn.Module) -> None:

@@ -30,7 +30,7 @@ from norm_plugin.norms.base.registry import (
     norm_spec,
     register_norm,
 )
-from norm_plugin.norms.base.replacement import Replaced, replace_norms
+from norm_plugin.norms.base.replacement import Replaced, load_replaced, replace_norms
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     set_accumulation,
@@ -50,6 +50,7 @@ __all__ = [
     "build_norm",
     "declared_options",
     "is_recomputing",
+    "load_replaced",
     "masked_means",
     "norm_options",
     "norm_spec",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import huggingface
-from norm_plugin.norms import replace_norms
+from norm_plugin.norms import load_replaced, replace_norms
 
 pytest.importorskip("transformers", reason="no transformers: pip install norm_plugin[huggingface]")
 MODELS = ["bert", "gpt2", "llama"]
@@ -86,3 +86,29 @@ def test_the_example(capsys):
     assert "bert.encoder.layer.0.attention.output.LayerNorm: LayerNorm -> PowerNorm" in printed
     assert f"accuracy after {scores['accuracy after']:.1f}" in printed
     assert "update 20: loss" in printed
+
+
+@pytest.mark.parametrize(
+    ("part", "norm"),
+    [(None, "powernorm"), (None, "dyt"), ("bert", "batchnorm")],
+)
+def test_a_saved_model_is_loaded_with_its_norms(tmp_path, part, norm):
+    model, batch = new_model("bert"), new_batch()
+    replace_norms(getattr(model, part) if part else model, norm, keep="*embeddings.LayerNorm")
+    step(model, batch)  # moves running statistics
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    model.eval().save_pretrained(tmp_path)
+    loaded = load_replaced(type(model), tmp_path).eval()
+    assert type(loaded) is type(model)
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert loaded.config.replaced_norms == model.config.replaced_norms
+    step(loaded, batch)  # the padding reaches the norms
+
+
+def test_a_model_without_replaced_norms_is_not_loaded_as_one(tmp_path):
+    model = new_model("bert")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="has no replaced_norms: .* load it by from_pretrained"):
+        load_replaced(type(model), tmp_path)

@@ -19,6 +19,11 @@ from norm_plugin.norms.base.initializing import initialize_with_model
 from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.position_leak_check import check_declaration
 from norm_plugin.norms.base.registry import NormSpec, norm_spec
+from norm_plugin.norms.base.saved_replacement import (
+    Call,
+    record_replacement,
+    recorded_replacements,
+)
 from norm_plugin.norms.base.selection import Patterns, select
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -75,7 +80,9 @@ def replace_norms(
     A module that is used in several places stays one module.
 
     A model of transformers initializes the new norms where it initializes others: those parameters
-    and statistics that a checkpoint lacks, as in the ``from_pretrained`` of a subclass.
+    and statistics that a checkpoint lacks, as in the ``from_pretrained`` of a subclass. What is
+    replaced is written into the model's configuration: after ``save_pretrained``,
+    :func:`load_replaced` loads the model with its norms.
 
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
@@ -105,6 +112,19 @@ def replace_norms(
             padding would be unknown to a norm with batch statistics, or it is unknown whether the
             model is causal. The model is unchanged then.
     """
+    call = Call(name, mask, batch_first, causal, only, keep, options)
+    replaced = replace_by(model, call)
+    record_replacement(model, call)
+    return replaced
+
+
+def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[Replaced]:
+    """Replace the norms of ``model`` as :func:`replace_norms` does, which has the errors.
+
+    Args:
+        shift_gains: False if the values of gains will be loaded, those of the new norms.
+    """
+    name, mask, batch_first, causal, only, keep, options = call
     spec = norm_spec(name)
     places = select(model, only, keep, spec.batch_statistics)
     _check_layout(model, batch_first)
@@ -124,7 +144,7 @@ def replace_norms(
     carried = {
         key: _carry_over(paths[key][0], formulas[key], norm, model) for key, norm in built.items()
     }
-    shifts = _gain_shifts(model, built, formulas)
+    shifts = _gain_shifts(model, built, formulas) if shift_gains else {}
     added = {
         key: tuple(n for n, _ in norm.named_parameters() if n not in carried[key])
         for key, norm in built.items()
@@ -295,3 +315,29 @@ def _leave_fast_paths(model: nn.Module) -> None:
             module.activation_relu_or_gelu = 0  # "an activation that the fused kernel lacks"
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
+
+
+def load_replaced(cls: Any, folder: Any, **kwargs: Any) -> Any:
+    """Load a model of transformers with the norms that :func:`replace_norms` gave it.
+
+    ``cls.from_pretrained`` would build the norms of the class, and call the weights of the others
+    unexpected.
+
+    Args:
+        cls: the class of the model, such as ``BertModel``.
+        folder: where ``save_pretrained`` has written it.
+        kwargs: arguments of ``cls.from_pretrained``.
+
+    Raises:
+        ValueError: its configuration names no replaced norms.
+    """
+
+    def build(model: Any, config: Any, *args: Any, **more: Any) -> None:
+        cls.__init__(model, config, *args, **more)
+        for part, call in recorded_replacements(model, config):
+            replace_by(part, call, shift_gains=False)
+
+    with_norms = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
+    model = with_norms.from_pretrained(folder, **kwargs)  # type: ignore[attr-defined]
+    model.__class__ = cls
+    return model

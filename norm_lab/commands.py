@@ -54,7 +54,7 @@ def job(argv: Sequence[str]) -> int:
     from norm_lab.config.spec import RunSpec
     from norm_lab.engine.execution import execute
 
-    execute(RunSpec.read(args.folder), args.retry)
+    execute(RunSpec.read_in_place(args.folder), args.retry)
     return 0
 
 

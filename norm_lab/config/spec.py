@@ -134,11 +134,10 @@ class RunSpec:
 
     @classmethod
     def read(cls, folder: Path) -> RunSpec:
-        """Return the run in a folder.
+        """Return the run in a folder, which may have been moved.
 
         Raises:
-            CommandError: it has no ``run.json``, or one that is damaged, of another version of the
-                code, or of another folder.
+            CommandError: it has no ``run.json``, or one that is damaged or of another version.
         """
         path = folder / RUN_FILE
         content = read_json(path)
@@ -148,15 +147,25 @@ class RunSpec:
             content["preparation"] = Preparation(**content["preparation"])
             content["overrides"] = tuple(content["overrides"])
             spec = cls(**content)
-            own_folder = spec.folder
+            spec.folder.resolve()
         except (KeyError, TypeError, AttributeError, CommandError) as error:
             raise CommandError(
                 f"{path} is damaged or of another version ({error}); repeat the command that began "
                 "the run"
             ) from error
-        if folder.resolve() != own_folder.resolve():
+        return spec
+
+    @classmethod
+    def read_in_place(cls, folder: Path) -> RunSpec:
+        """Return the run in a folder that is to be executed.
+
+        Raises:
+            CommandError: as :meth:`read`, or the folder is a copy, or was moved.
+        """
+        spec = cls.read(folder)
+        if folder.resolve() != spec.folder.resolve():
             raise CommandError(
-                f"{folder} is a copy, or was moved: its {RUN_FILE} is of {own_folder}, where this "
+                f"{folder} is a copy, or was moved: its {RUN_FILE} is of {spec.folder}, where this "
                 "would write; repeat the sweep or run with --work of the new place"
             )
         return spec

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1 or argv[0].startswith("-"):
         print(f"usage: norm-plugin finish FOLDER\n\n{main.__doc__}")
         return int(list(argv) not in (["-h"], ["--help"]))
-    spec = RunSpec.read(Path(argv[0]))
+    spec = RunSpec.read_in_place(Path(argv[0]))
     metric = find_metric(spec.metric)
     if metric.checkpoint == AVERAGE:
         step("average")

@@ -113,7 +113,7 @@ class Workers:
     def __init__(self):
         self.turn, self.both, self.sums = threading.Lock(), threading.Barrier(2), {}
 
-    def gathered_rows(self, own, dim):
+    def gathered_rows(self, own, dim, sync):
         rank = int(threading.current_thread().name)
         self.sums[rank] = own
         self.wait()
@@ -152,7 +152,7 @@ def test_sums_of_two_workers(name, options, backend, monkeypatch):
     ops = OPS if backend == "triton" else BACKENDS["cpu"].load()[0]
     workers, whole = Workers(), new_norm(name, {**options, "sync": "on"})
     norms = [fuse(copy.deepcopy(whole), ops, monkeypatch) for _ in range(2)]
-    monkeypatch.setattr(fused_columns, "worker_count", lambda: 2)
+    monkeypatch.setattr(fused_columns, "worker_count", lambda sync: 2)
     monkeypatch.setattr(fused_columns, "gathered_rows", workers.gathered_rows)
     for seed in range(2):
         x, dy, mask = batch = batch_of(seed, rows=12)

@@ -319,7 +319,7 @@ def test_a_changed_plugin_is_not_what_was_trained(here, runs):
 )
 def test_a_folder_that_cannot_be_is_refused(argv, message, runs):
     result = runs.command("run", "wmt14", *argv)
-    assert result.returncode == 1 and message in result.stderr
+    assert result.returncode == 2 and message in result.stderr
     assert len(result.stderr.splitlines()) == 1 and runs.take_calls() == []
 
 

@@ -24,6 +24,7 @@ from norm_lab.config.options import (
 from norm_lab.paths import PYTHON, ROOT
 
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
+SMOKE = "smoke run: the scores mean nothing"
 DEMO_END = "A norm with BLEU above 80 has learned the toy language. One seed does not rank norms."
 
 
@@ -31,6 +32,9 @@ def run(argv: Sequence[str]) -> int:
     """Run the command ``run``."""
     name = next(iter(argv), "")
     request = request_of(parse(run_parser(name if description_file(name) else None), argv))
+    from norm_lab.config.names import check_names
+
+    check_names(request)
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.execution import execute, print_commands, write_run
 
@@ -40,6 +44,8 @@ def run(argv: Sequence[str]) -> int:
     else:
         write_run(spec)
         execute(spec, request.retry)
+        if request.smoke:
+            print(SMOKE)
     return 0
 
 
@@ -61,14 +67,23 @@ def job(argv: Sequence[str]) -> int:
 def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     """Run the command ``sweep``."""
     request = request_of(parse(sweep_parser(verb), argv))
+    from norm_lab.config.names import check_names
+
+    check_names(request)
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
     if request.tuned:
         from norm_lab.study.tune import compose_tuned
 
-        return run_grid(request, compose_tuned(request))
-    return run_grid(request, compose_runs(request))
+        specs = compose_tuned(request)
+    else:
+        specs = compose_runs(request)
+    code = run_grid(request, specs)
+    if not (code or request.dry_run or request.status):
+        print(f"results: {specs[0].result.parent}")
+        print(SMOKE if request.smoke else f"next: norm-plugin report {specs[0].result.parent}")
+    return code
 
 
 def status(argv: Sequence[str]) -> int:
@@ -79,6 +94,9 @@ def status(argv: Sequence[str]) -> int:
 def tune(argv: Sequence[str]) -> int:
     """Run the command ``tune``."""
     request = request_of(parse(sweep_parser("tune"), argv))
+    from norm_lab.config.names import check_names
+
+    check_names(request)
     from norm_lab.study.tune import tune_study
 
     return tune_study(request)
@@ -128,6 +146,9 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
     request = request_of(args)
+    from norm_lab.config.names import check_names
+
+    check_names(request)
     from norm_lab.config.compose import compose_runs
     from norm_lab.config.studies import read_study_file, study_name, study_path
     from norm_lab.engine.grid import run_grid

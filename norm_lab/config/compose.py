@@ -7,7 +7,6 @@ the flags before any file is written.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from norm_lab.config.extra_flags import (
     check_given_once,
     settings_of_flags,
 )
+from norm_lab.config.names import CHOICES, check_experiment, read_seed
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
@@ -50,7 +50,6 @@ from norm_lab.config.studies import (
     read_study_file,
     read_yaml,
     split,
-    study_names,
     study_path,
 )
 from norm_lab.config.user_dir import sources_in_use
@@ -63,14 +62,10 @@ from norm_lab.run.flags import (
     training_flags,
 )
 from norm_lab.run.record import Arm, common_changes
-from norm_plugin.io.command_line import CommandError, did_you_mean, usage_errors
+from norm_plugin.io.command_line import CommandError, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
-CHOICES = ("norm", "seed", "preset", "recipe", "subword")
-"""Overrides that choose the run; the others change hyperparameters."""
-SEED = re.compile(r"0|[1-9][0-9]{0,9}")
-MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
 
 @usage_errors()
@@ -142,12 +137,7 @@ def find_study(name: str) -> StudyFile:
     path = study_path(name)
     if name in experiment_names():
         return StudyFile(name, path=path)
-    if not path.is_file():
-        names = [*experiment_names(), *study_names()]
-        raise CommandError(
-            f"there is no experiment or study {name}; {did_you_mean(name, names)} It may also be "
-            "the folder of a study, or the path of a file NAME.yaml"
-        )
+    check_experiment(name)
     if settings_in(read_yaml(path)) is not None:
         return StudyFile(str(path), path=path)  # the YAML file of an experiment
     return read_study_file(path)
@@ -253,13 +243,6 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             raise CommandError(f"{line}: give {RUN_OPTIONS[full]} instead")
         others.append(line.replace(key, full, 1))
     return choices, others
-
-
-def read_seed(text: str) -> int:
-    """Return a seed as a number; raise CommandError if it is not a valid one."""
-    if not SEED.fullmatch(text) or int(text) > MAX_SEED:
-        raise CommandError(f"seed is {text}; it must be an integer from 0 to {MAX_SEED}")
-    return int(text)
 
 
 def _subword(experiment: Experiment, choices: dict[str, str]) -> str:

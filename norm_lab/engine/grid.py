@@ -33,8 +33,10 @@ from norm_lab.engine.state import (
     Status,
     state_of,
 )
+from norm_lab.metrics import find_metric
 from norm_lab.paths import PYTHON, ROOT
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_json
 
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
 POLL_SECONDS = 5.0
@@ -184,8 +186,18 @@ def overview(specs: Sequence[RunSpec], jobs: int) -> str:
     states = [state_of(spec) for spec in specs]
     names = [f"{spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
-    lines = [f"{name:<{width}}  {_line(state)}" for name, state in zip(names, states)]
+    lines = [
+        f"{name:<{width}}  {_line(state)}{_score(spec) if state.state == DONE else ''}"
+        for name, state, spec in zip(names, states, specs)
+    ]
     return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])
+
+
+def _score(spec: RunSpec) -> str:
+    """Return the headline score of a finished run, with two spaces before it."""
+    metric = find_metric(spec.metric)
+    score = read_json(spec.result)["scores"][metric.headline]["score"]
+    return f"  {metric.text(score)} {metric.title}"
 
 
 def _line(status: Status) -> str:
@@ -209,11 +221,11 @@ def summary(states: Sequence[Status], jobs: int) -> str:
 
 
 def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
-    """Return an estimate for the whole grid; None if unknown, 0 if all runs have ended."""
+    """Return an estimate for the whole grid; None if it is unknown or all runs have ended."""
     ahead = sum(status.state in (WAITING, STOPPED) for status in states)
     running = [status for status in states if status.state == RUNNING]
     if not ahead and not running:
-        return 0.0
+        return None
     took = [status.seconds for status in states if status.state == DONE and status.seconds > 0]
     known = [status.left for status in running if status.left is not None]
     if not took and (ahead or not known):

@@ -209,7 +209,7 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
         (["norm=powernorm,layernorm"], "is more than one run; use norm-plugin sweep"),
         (["norm=enwik8/adanorm"], "unknown norm 'enwik8/adanorm'; choose from"),
         (["norm=glob(*)"], "norm=glob(*) does not list its values; separate them by commas"),
-        (["colour=red"], "Could not override 'colour'"),
+        (["colour=red"], "unknown key colour; choose from norm, seed"),
         (["preset=gpu"], "preset of iwslt14 is gpu; choose none"),
         (["--", "--max-epoch", "3"], "saves 3 checkpoints, but 10 are averaged"),
     ],

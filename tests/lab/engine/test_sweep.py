@@ -261,7 +261,7 @@ def test_the_time_left_of_a_grid():
     assert seconds_left([done, running, waiting], 2) == 70
     assert seconds_left([done, running], 2) == 40
     assert seconds_left([done, Status(RUNNING, seconds=30.0)], 2) == 70  # its own end is unknown
-    assert seconds_left([done, Status(FAILED), Status(DIVERGED)], 2) == 0
+    assert seconds_left([done, Status(FAILED), Status(DIVERGED)], 2) is None
     assert summary([done, running, waiting], 2) == (
         "1 done, 1 running, 1 waiting of 3; about 1 min left"
     )
@@ -288,7 +288,10 @@ def undisturbed(tmp_path_factory):
     runs = FakeRuns(tmp_path_factory.mktemp("sweep"))
     result = sweep(runs)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "4 done of 4; about 0 s left"
+    *runs_of_it, end, results, following = result.stdout.splitlines()
+    assert end == "4 done of 4" and runs_of_it[-1].endswith("  done  37.00 BLEU")
+    folder = results.removeprefix("results: ")
+    assert following == f"next: norm-plugin report {folder}"
     return runs.points.stat().st_size, runs
 
 
@@ -338,7 +341,7 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert [value(call, "--seed") for call in trained] == ["3"]
     assert states(runs) == {"none-seed1": None, "none-seed2": "diverged", "none-seed3": None}
     status = sweep(runs, *more, "--status")
-    assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
+    assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3"
 
     runs.take_calls()
     retried = sweep(runs, *more, "--retry")

@@ -1,0 +1,58 @@
+"""Names on a command line are refused at once, with the nearest known one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from norm_lab.config.names import check_names
+from norm_lab.config.options import Request
+from norm_plugin.io.command_line import CommandError
+
+WRONG = [
+    ("toyy", "", "no experiment or study toyy; did you mean toy?"),
+    ("encoder_norm", "", "no experiment or study encoder_norm; did you mean encoder_norms?"),
+    ("toy", "nrom=layernorm", "unknown key nrom; did you mean norm?"),
+    ("toy", "norm=layernorm,powernrom", "unknown norm 'powernrom'; did you mean powernorm?"),
+    ("toy", "placement=prepre", "unknown placement 'prepre'"),
+    ("toy", "seed=1,a", "seed is a; it must be an integer from 0"),
+]
+
+
+@pytest.mark.parametrize(("experiment", "override", "message"), WRONG)
+def test_what_is_unknown_is_refused_with_the_nearest_name(experiment, override, message):
+    overrides = (override,) if override else ()
+    with pytest.raises(CommandError, match=message) as refused:
+        check_names(Request(experiment, overrides))
+    assert refused.value.status == 2
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["norm=rmsnorm,layernorm", "+model.x=1", "norm_init=gpt2", "seed=range(1,3)", "norm='rmsnorm'"],
+)
+def test_what_is_known_or_of_hydras_syntax_is_left_to_the_composition(override):
+    check_names(Request("toy", (override,)))
+
+
+def test_norms_of_a_user_dir_are_left_to_its_import(tmp_path):
+    check_names(Request("toy", ("norm=mine",), user_dir=tmp_path))
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "study", "tune", "status"])
+def test_a_wrong_name_costs_no_import_of_torch(verb):
+    code = (
+        "import sys; from norm_plugin.cli import main\n"
+        f"try: main([{verb!r}, 'toyy'])\n"
+        "except Exception as error: print(error)\n"
+        "print(sorted({'torch', 'fairseq', 'hydra'} & set(sys.modules)))"
+    )
+    folder = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    message, modules = done.stdout.splitlines()
+    assert "did you mean toy?" in message and modules == "[]"

@@ -17,7 +17,7 @@ A study is a folder with this file, ``study.yaml``, and all that its runs leave;
     tune:
       grid: {optimization.lr: [0.0005, 0.001, 0.002]}
       seeds: [101, 102]                  # must differ from those of the runs
-      bound: [0.0001, 0.01]              # limits of the extended grid of the first key
+      bound: [0.0001, 0.01]              # limits of the grid: of the first key, or {KEY: [...]}
 
 An arm is named like the files of its results, ``layernorm-kaiming``; settings that all arms share
 may be omitted. Each side of a comparison may be the difference of two arms, ``adanorm minus
@@ -95,12 +95,19 @@ class Tuning:
         grid: two or more values of each key.
         seeds: the seeds of the trials.
         bound: the smallest and the largest value to which the grid of the first key may be
-            extended; None: by a few values at each end.
+            extended, or a mapping of keys to these; None: by a few values at each end.
     """
 
     grid: dict[str, list[Any]]
     seeds: list[int]
-    bound: list[Any] | None = None
+    bound: Any = None
+
+    @property
+    def bounds(self) -> dict[str, list[Any]]:
+        """The bound of each key that has one."""
+        if isinstance(self.bound, dict):
+            return self.bound
+        return {} if self.bound is None else {next(iter(self.grid)): self.bound}
 
 
 @dataclass
@@ -300,9 +307,11 @@ def _check_tuning(tuning: Tuning, where: str) -> None:
     """Check the numbers of a tuning, and sort its values."""
     if not 1 <= len(tuning.grid) <= 2:
         raise CommandError(f"{where}: grid must have one or two keys, each with its values")
-    bound = {} if tuning.bound is None else {"bound": tuning.bound}
-    for key, values in {**tuning.grid, **bound, "seeds": tuning.seeds}.items():
-        numbers = all(type(each) in (int, float) and 0 <= each < math.inf for each in values)
+    bounds = {f"bound of {key}": values for key, values in tuning.bounds.items()}
+    for key, values in {**tuning.grid, **bounds, "seeds": tuning.seeds}.items():
+        numbers = isinstance(values, list) and all(
+            type(each) in (int, float) and 0 <= each < math.inf for each in values
+        )
         least = 1 if key == "seeds" else 2
         texts = {f"{each:.6g}" for each in values} if numbers else set()  # as overrides have them
         if not numbers or not least <= len(texts) == len(values):
@@ -311,8 +320,12 @@ def _check_tuning(tuning: Tuning, where: str) -> None:
                 "more"
             )
         values.sort()
-    if tuning.bound is not None and len(tuning.bound) != 2:
-        raise CommandError(f"{where}: bound is {tuning.bound}; it must be [LEAST, GREATEST]")
+    for key, values in tuning.bounds.items():
+        if key not in tuning.grid or len(values) != 2:
+            raise CommandError(
+                f"{where}: bound of {key} is {values}; it must be [LEAST, GREATEST], of a key of "
+                "the grid"
+            )
 
 
 def terms(side: str) -> list[str]:

@@ -134,10 +134,7 @@ def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest value that each key of the grid may take."""
     tuning = tuning_of(study)
     limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
-    if tuning.bound is not None:
-        low, high = tuning.bound
-        limits[next(iter(tuning.grid))] = low, high
-    return limits
+    return limits | {key: (low, high) for key, (low, high) in tuning.bounds.items()}
 
 
 def growth_bound(values: Sequence[float]) -> tuple[float, float]:

@@ -177,7 +177,7 @@ def gradient_of_a_mean(sync, part, strength, distributed=True):
 
 
 def test_a_mean_loss_gets_the_penalty_of_a_sum_under_ddp(workers, kernels):
-    """That a process alone gives the same penalty as with a sum, test_loss_scale.py tests."""
+    """Another test compares one process with a sum: see test_loss_scale.py."""
     of_all = [gradient_of_a_mean("on", None, strength, False) for strength in STRENGTHS]
     assert not torch.allclose(*of_all, rtol=1e-4)
     apart = [

@@ -118,7 +118,11 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
         ("tune: {grid: {optimization.lr: [1, 2]}, seeds: [1.5]}", "full_key: tune.seeds"),
         (
             "tune: {grid: {optimization.lr: [1, 2]}, seeds: [1], bound: [1, 2, 3]}",
-            "bound is .*; it must be .LEAST, GREATEST.",
+            "bound of optimization.lr is .*; it must be .LEAST, GREATEST.",
+        ),
+        (
+            "tune: {grid: {optimization.lr: [1, 2]}, seeds: [1], bound: {dropout: [1, 2]}}",
+            "bound of dropout is .*, of a key of the grid",
         ),
         *(
             (

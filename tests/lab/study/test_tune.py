@@ -12,6 +12,7 @@ import pytest
 
 from fake_runs import FakeRuns, spec_of, value
 from norm_lab.config import options
+from norm_lab.config.studies import StudyFile, Tuning
 from norm_lab.paths import ROOT
 from norm_lab.study import tune
 from norm_lab.study.tune import (
@@ -82,6 +83,16 @@ def test_the_grid_does_not_grow_beyond_its_bound():
     assert extend(grid, [(0.001,), (0.002,)], {LR: (0.001, 0.004)}) == {LR: (0.001, 0.002, 0.004)}
     low, high = growth_bound((0.001, 0.002))
     assert (low, high) == pytest.approx((0.001 / 16, 0.002 * 16))
+
+
+@pytest.mark.parametrize(
+    ("bound", "of_dropout"),
+    [([1, 2], (0.1 / 16, 0.2 * 16)), ({"dropout": [0.1, 0.2], "lr": [1, 2]}, (0.1, 0.2))],
+)
+def test_a_bound_is_of_the_first_key_or_of_those_that_it_names(bound, of_dropout):
+    grid = {"lr": [1, 2], "dropout": [0.1, 0.2]}
+    limits = tune.bounds(StudyFile("toy", tune=Tuning(grid, seeds=[1], bound=bound)))
+    assert limits["lr"] == (1, 2) and limits["dropout"] == pytest.approx(of_dropout)
 
 
 @pytest.mark.parametrize(

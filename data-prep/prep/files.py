@@ -28,12 +28,10 @@ from norm_plugin.io.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
-DAMAGED = (
-    *(EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
-    # a time that is no number or too large, a link to nothing, an encrypted member, another method
-    *(ValueError, OverflowError, KeyError, RuntimeError, NotImplementedError),
-)
-"""What reading an archive raises whose content is no archive, or of a kind that no corpus has."""
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+# a time that is no number or too large, a link to nothing, an encrypted member, another method
+ODD = (ValueError, OverflowError, KeyError, RuntimeError, NotImplementedError)
+"""What reading an archive raises for members of a kind that no corpus has."""
 BLOCK_BYTES = 1 << 20
 
 logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq lowers the root level
@@ -183,7 +181,7 @@ def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | N
     read = _read_zip if zipfile.is_zipfile(path) else _read_tar
     try:
         names = read(path, wanted, destination)
-    except DAMAGED as error:
+    except (*DAMAGED, *ODD) as error:
         raise CommandError(
             f"{path} is truncated or damaged: {error}; remove it and download it again"
         ) from None

@@ -82,7 +82,9 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     code = run_grid(request, specs)
     if not (code or request.dry_run or request.status):
         print(f"results: {specs[0].result.parent}")
-        print(SMOKE if request.smoke else f"next: norm-plugin report {specs[0].result.parent}")
+        print(f"next: norm-plugin report {specs[0].result.parent}")
+        if request.smoke:
+            print(SMOKE)
     return code
 
 
@@ -94,9 +96,10 @@ def status(argv: Sequence[str]) -> int:
 def tune(argv: Sequence[str]) -> int:
     """Run the command ``tune``."""
     request = request_of(parse(sweep_parser("tune"), argv))
-    from norm_lab.config.names import check_names
+    from norm_lab.config.names import check_is_study, check_names
 
     check_names(request)
+    check_is_study(request.experiment)
     from norm_lab.study.tune import tune_study
 
     return tune_study(request)
@@ -146,9 +149,10 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
     request = request_of(args)
-    from norm_lab.config.names import check_names
+    from norm_lab.config.names import check_is_study, check_names
 
     check_names(request)
+    check_is_study(request.experiment)
     from norm_lab.config.compose import compose_runs
     from norm_lab.config.studies import read_study_file, study_name, study_path
     from norm_lab.engine.grid import run_grid
@@ -167,6 +171,8 @@ def study(argv: Sequence[str]) -> int:
     code = run_grid(request, specs)
     if code or request.status or request.dry_run:
         return code
+    if request.smoke:
+        print(SMOKE)
     from norm_lab.report import page
 
     results = sorted({str(spec.result.parent) for spec in specs})

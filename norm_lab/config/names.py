@@ -58,6 +58,16 @@ def check_experiment(name: str) -> None:
         )
 
 
+@usage_errors()
+def check_is_study(name: str) -> None:
+    """Raise CommandError for an experiment that is no study, which has a file of its own."""
+    if not study_path(name).is_file():
+        raise CommandError(
+            f"{name} is an experiment, not a study; give the name of a folder of studies/, or a "
+            "file of your own"
+        )
+
+
 def read_seed(text: str) -> int:
     """Return a seed as a number; raise CommandError if it is not a valid one."""
     if not SEED.fullmatch(text) or int(text) > MAX_SEED:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from norm_lab.config.names import check_names
+from norm_lab.config.names import check_is_study, check_names
 from norm_lab.config.options import Request
 from norm_plugin.io.command_line import CommandError
 
@@ -36,6 +36,12 @@ def test_what_is_unknown_is_refused_with_the_nearest_name(experiment, override, 
 )
 def test_what_is_known_or_of_hydras_syntax_is_left_to_the_composition(override):
     check_names(Request("toy", (override,)))
+
+
+def test_an_experiment_is_no_study():
+    check_is_study("encoder_norms")
+    with pytest.raises(CommandError, match="toy is an experiment, not a study; give the name"):
+        check_is_study("toy")
 
 
 def test_norms_of_a_user_dir_are_left_to_its_import(tmp_path):

@@ -10,16 +10,19 @@ papers/data/examples/image_statistics with one file per seed; studies/multi30k_c
 of the Transformer.
 
 norm_plugin/models/recording/measures.py has the formulas. The distance of Figure 2 depends on the
-scale of the norm's input and on its number of channels C. To compare two models, the distance here
-is per channel, in units of the input's root mean square:
+scale of the norm's input and on its number of channels C. So there are two forms of it, the paper's
+and one per channel, in units of the input's root mean square:
 
+    distance_mean = ||mu_B - mu|| / C,                distance_variance likewise
     relative_mean = ||mu_B - mu|| / sqrt(C) / rms,    relative_variance likewise, / rms^2
 
-Declared before the runs, as logarithms to base 10 of the Transformer's value over this one:
+Declared before the first runs, as logarithms to base 10 of the Transformer's value over this one:
 
     Figure 2: the relative distances of the last tenth of the updates are above 0. The paper says
               orders of magnitude, so an interval within 1 excludes the claim
     Figure 3: the largest g_mu and g_sigma2 of the last tenth, over the median, are above 0
+
+The paper's form was added after these had been seen, with the same margin.
 """
 
 from __future__ import annotations
@@ -65,9 +68,13 @@ class MeasuredNorm(nn.Module):
         x = images.movedim(1, -1)
         u = x.detach().flatten(0, -2)
         batch, rms, root = moments(u), root_mean_square(u), math.sqrt(CHANNELS)
-        distances = {  # from the running statistics before this batch
-            "relative_mean": (batch.mean - self.norm.running_mean).norm() / root / rms,
-            "relative_variance": (batch.variance - self.norm.running_var).norm() / root / rms**2,
+        mean = (batch.mean - self.norm.running_mean).norm()  # the statistics before this batch
+        variance = (batch.variance - self.norm.running_var).norm()
+        distances = {
+            "distance_mean": mean / CHANNELS,
+            "distance_variance": variance / CHANNELS,
+            "relative_mean": mean / root / rms,
+            "relative_variance": variance / root / rms**2,
         }
         self.records.append({name: float(value) for name, value in distances.items()})
         y: Tensor = self.norm(x)
@@ -113,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    command = "python tools/image_statistics.py --data DIR --seeds SEED"  # as in the stored runs
+    command = "python -m papers.image_statistics --data DIR --seeds SEED"
     shared = {"command": command, "data": checksum(args.data)}
     for run in read_runs(args.out):
         check_shared(shared, run, args.out)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from norm_lab.config.options import (
+    Request,
     demo_parser,
     description_file,
     parse,
@@ -28,13 +29,21 @@ SMOKE = "smoke run: the scores mean nothing"
 DEMO_END = "A norm with BLEU above 80 has learned the toy language. One seed does not rank norms."
 
 
+def checked_request(args: argparse.Namespace, study: bool = False) -> Request:
+    """Return the options of a command line; CommandError for unknown names, or if no ``study``."""
+    from norm_lab.config.names import check_is_study, check_names
+
+    request = request_of(args)
+    check_names(request)
+    if study:
+        check_is_study(request.experiment)
+    return request
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command ``run``."""
     name = next(iter(argv), "")
-    request = request_of(parse(run_parser(name if description_file(name) else None), argv))
-    from norm_lab.config.names import check_names
-
-    check_names(request)
+    request = checked_request(parse(run_parser(name if description_file(name) else None), argv))
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.execution import execute, print_commands, write_run
 
@@ -66,10 +75,7 @@ def job(argv: Sequence[str]) -> int:
 
 def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     """Run the command ``sweep``."""
-    request = request_of(parse(sweep_parser(verb), argv))
-    from norm_lab.config.names import check_names
-
-    check_names(request)
+    request = checked_request(parse(sweep_parser(verb), argv))
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
@@ -95,11 +101,7 @@ def status(argv: Sequence[str]) -> int:
 
 def tune(argv: Sequence[str]) -> int:
     """Run the command ``tune``."""
-    request = request_of(parse(sweep_parser("tune"), argv))
-    from norm_lab.config.names import check_is_study, check_names
-
-    check_names(request)
-    check_is_study(request.experiment)
+    request = checked_request(parse(sweep_parser("tune"), argv), study=True)
     from norm_lab.study.tune import tune_study
 
     return tune_study(request)
@@ -107,7 +109,7 @@ def tune(argv: Sequence[str]) -> int:
 
 def demo(argv: Sequence[str]) -> int:
     """Run the command ``demo``: a sweep on all cores, the table of its results, and their page."""
-    request = request_of(parse(demo_parser(), argv))
+    request = checked_request(parse(demo_parser(), argv))
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
@@ -148,11 +150,7 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="folder of the page")
     parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
-    request = request_of(args)
-    from norm_lab.config.names import check_is_study, check_names
-
-    check_names(request)
-    check_is_study(request.experiment)
+    request = checked_request(args, study=True)
     from norm_lab.config.compose import compose_runs
     from norm_lab.config.studies import read_study_file, study_name, study_path
     from norm_lab.engine.grid import run_grid

@@ -107,11 +107,9 @@ def check_hyperparameters(config: Configuration, user_dir: Path | None) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is finite, and fairseq can neither run it nor find a file by it."""
+    """Return whether fairseq can neither run a value nor find a file by it."""
     if isinstance(value, list):
         return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return math.isfinite(value)  # a result is JSON, which has no other numbers
     if isinstance(value, str) and not WORD.fullmatch(value):
         return is_data(value) and not re.search(r"[/\\~$]", value)
     return isinstance(value, (str, bool, int, float))
@@ -148,7 +146,7 @@ def check_composed(config: Configuration, base: Configuration) -> None:
         for key, value in settings.items()
         if any(isinstance(each, float) and not math.isfinite(each) for each in _listed(value))
     ]
-    if wrong:
+    if wrong:  # a result is JSON, which has no other numbers
         raise CommandError(f"{wrong[0]} is not a finite number; give one")
 
 

@@ -95,9 +95,10 @@ def read_status(run: Path) -> Status:
         status = Status(**content, stages=stages)
         if status.state not in (RUNNING, DONE, FAILED, DIVERGED):
             return Status(WAITING)
-    except (FileNotFoundError, IsADirectoryError, RecursionError):
-        return Status(WAITING)
-    except (ValueError, TypeError, KeyError, AttributeError):  # no Status
+    except (
+        *(FileNotFoundError, IsADirectoryError),
+        *(ValueError, TypeError, KeyError, AttributeError, RecursionError),  # no Status
+    ):
         return Status(WAITING)
     if status.state == RUNNING and not is_locked(run):
         return replace(status, state=STOPPED, left=None)

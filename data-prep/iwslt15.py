@@ -17,7 +17,7 @@ from prep.text import TextRules
 
 BASE_URL = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 TRAINING_LINES = 133_317
-# SHA-256 of Stanford's files; that of train is recorded at its first download.
+# SHA-256 of Stanford's files; the two of train are not checked.
 DIGESTS = {
     "tst2012.en": "b8fbcd0d4199d41276421d1f7228298df67dd9e2c5c134c2ee8cdf3ec27801e2",
     "tst2012.vi": "01004078b3f36b0c46e81b65fc6851230b3c823405c76d1d82ef3b786b512ff0",

@@ -99,7 +99,6 @@ def _defaults(owners: list[tuple[str, Option]]) -> str:
 
 # ---- placements -----------------------------------------------------------------------------
 
-FINAL_FOLDS = "in the encoder only, because the output projection of the decoder has no bias"
 LAYERS = 8  # in the stack that represents any; enough for placements that differ by layer
 
 
@@ -174,24 +173,20 @@ def _parameters(cls: type[Placement]) -> str:
 
 
 def _folds(cls: type[Placement]) -> str:
-    """Return which norms with running statistics can be folded, and why others cannot."""
+    """Return which norms with running statistics can be folded, by branch."""
     texts = {branch: _fold_of(cls, branch) for branch in BRANCHES}
     folds = [_by_branch(texts)] if any(texts.values()) else []
     if cls.final_norm:
-        reason = cls.reason_not_foldable(FINAL)
-        folds.append(f"after the stack: {f'no ({reason})' if reason else FINAL_FOLDS}")
+        folds.append(f"after the stack: {'no' if cls.reason_not_foldable(FINAL) else 'encoder'}")
     return "; ".join(folds) or "there is no norm"
 
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
-    """Return whether the norms of a branch can be folded: all or none."""
+    """Return whether the norms of a branch can be folded, all or none: yes, no, or empty."""
     slots = [(kind, slot) for kind in each_layer(cls) for slot in kind.norms_of(branch)]
-    stay: dict[str, list[str]] = {}
-    for kind, slot in slots:
-        if reason := kind.reason_not_foldable(slot):
-            stay.setdefault(reason, []).append(slot)
-    texts = [f"no ({', '.join(dict.fromkeys(at))}: {reason})" for reason, at in stay.items()]
-    return "; ".join(texts) or ("yes" if slots else "")
+    if not slots:
+        return ""
+    return "no" if any(kind.reason_not_foldable(slot) for kind, slot in slots) else "yes"
 
 
 # ---- patches --------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class MovingAverageBatchNorm(WindowNorm):
             raise ValueError(f"renorm_limit is {renorm_limit}; it must be 1 or more, and finite")
         self.alpha_fwd, self.renorm_limit = alpha_fwd, renorm_limit
 
-    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """Update the window and S^2, see :meth:`WindowNorm.take_in`; square is chi_t^2."""
+    def update_windows(self, square: Tensor, count: Tensor) -> WindowedScale:
+        """Update the window and S^2, see :meth:`WindowNorm.update_windows`; square is chi_t^2."""
         push(self.squares, self.squares_filled, square, count)
         averaged = window_mean(self.squares, self.squares_filled)
         used = square.to(averaged.dtype) if self.in_warmup else averaged

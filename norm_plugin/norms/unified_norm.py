@@ -115,8 +115,8 @@ class UnifiedNorm(WindowNorm):
         self.outlier_skip = outlier_skip == "on"
         self.register_buffer("psi", torch.zeros(dim))
 
-    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """Update the window and s^2, see :meth:`WindowNorm.take_in`; square is sigma_t^2."""
+    def update_windows(self, square: Tensor, count: Tensor) -> WindowedScale:
+        """Update the window and s^2, see :meth:`WindowNorm.update_windows`; square is sigma_t^2."""
         recorded, filled = self.squares.clone(), self.squares_filled.clone()
         push(self.squares, self.squares_filled, square, count)
         outlier = torch.zeros((), dtype=torch.bool, device=square.device)

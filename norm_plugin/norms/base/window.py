@@ -105,21 +105,21 @@ class WindowNorm(BatchStatisticsNorm):
 
         def updated() -> WindowedScale:
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            return self.take_in(square, count)
+            return self.update_windows(square, count)
 
         root, statistic, ratio = self.compute_once_per_forward(updated)
         scale = self.loss_scale_later()
         z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, scale)
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
-    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
+    def update_windows(self, square: Tensor, count: Tensor) -> WindowedScale:
         """Update the windows by a batch, and return the scale that normalizes it.
 
         Args:
             square: (C,), mean_V x^2 of the batch.
             count: (), its number n of real positions.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define take_in()")
+        raise NotImplementedError(f"{type(self).__name__} does not define update_windows()")
 
     def divide_by_running(self, x: Tensor) -> Tensor:
         """Return x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""

@@ -77,6 +77,7 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     """Run the command ``sweep``."""
     request = checked_request(parse(sweep_parser(verb), argv))
     from norm_lab.config.compose import compose_runs
+    from norm_lab.config.studies import study_path
     from norm_lab.engine.grid import run_grid
 
     if request.tuned:
@@ -88,7 +89,9 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     code = run_grid(request, specs)
     if not (code or request.dry_run or request.status):
         print(f"results: {specs[0].result.parent}")
-        print(f"next: norm-plugin report {specs[0].result.parent}")
+        whole = not request.overrides and study_path(request.experiment).is_file()
+        study = f" --study {request.experiment}" if whole else ""
+        print(f"next: norm-plugin report {specs[0].result.parent}{study}")
         if request.smoke:
             print(SMOKE)
     return code

@@ -11,6 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs import fill_docs
+from norm_lab.config.studies import study_names
 from norm_plugin.cli import all_verbs
 from norm_plugin.norms.base import registry as registry
 from papers.__main__ import fill_papers
@@ -106,3 +107,18 @@ def test_every_python_command_it_names_exists():
     files = set(re.findall(r"python ([a-z-]+/[a-z][\w/]*\.py)", text))
     assert "benchmarks/layers.py" in files
     assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def test_who_repeats_a_study_by_a_block_reports_runs_of_his_own():
+    """A block that trains a study reports no published runs, unless it publishes its own first."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S)
+    trains = re.compile(r"^norm-plugin (?:sweep|study) (\w+)", re.M)
+    reports = re.compile(r"^norm-plugin report (\S+)", re.M)
+    checked = []
+    for block in blocks:
+        repeated = set(trains.findall(block)) & set(study_names())
+        if "norm-plugin publish" not in block:
+            checked += sorted(repeated)
+            folders = reports.findall(block) if repeated else []
+            assert all(folder.startswith("work/") for folder in folders), block
+    assert len(checked) >= 15

@@ -19,11 +19,17 @@ import re
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.studies import STUDY_FILE, read_study_file, results_folder, study_path
+from norm_lab.config.studies import (
+    STUDY_FILE,
+    StudyFile,
+    read_study_file,
+    results_folder,
+    study_path,
+)
 from norm_lab.report.figure import Figure, figure_files, write_files
 from norm_lab.report.figures import figures_of_page, sensitivity_figure
 from norm_lab.report.latex import document, latex_table
@@ -31,8 +37,10 @@ from norm_lab.report.parsers import LATEX, report_parser
 from norm_lab.report.records import record_of
 from norm_lab.report.tables import comparisons_csv, least_loss, table_markdown, tables_of
 from norm_lab.report.text import LEFT, distinct, escaped, span
+from norm_lab.results.folder import RUNS
 from norm_lab.results.provenance import git_state, short_commit
 from norm_lab.study.comparable import KERNELS_FOUND
+from norm_lab.study.reproduction import conditions, equal_scores
 from norm_lab.study.study import Study, read_study
 from norm_lab.study.tuning import (
     Tuned,
@@ -47,6 +55,10 @@ OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
 REPORT, README = "report.md", "README.md"
 """The report in Markdown, and its name in the folder of a study, where it is shown first."""
+PUBLISHED = (
+    "These are the published runs of {name}. `norm-plugin study {name}` makes your own, in "
+    "work/studies/{name}, and its report compares them with these."
+)
 OWN = {
     "index.html": b'<meta name="generator" content="norm-plugin report">',
     README: b"\n## How this page was made\n",
@@ -59,6 +71,7 @@ def content_of(
     data: Path | None = None,
     loss: float | None = None,
     tuned: Tuned | None = None,
+    published: Study | None = None,
 ) -> dict[str, Any]:
     """Return the variables of the template; see :func:`tables_of`.
 
@@ -90,7 +103,11 @@ def content_of(
         "labels": distinct(runs[f"scores.{metric.headline}.label"]),
         "unequal": counts.nunique() > 1,
         "one_seed": counts.min() == 1,
-        "tables": tables_of(study, data, least_loss(study) if loss is None else loss, tuned),
+        "tables": tables_of(
+            study, data, least_loss(study) if loss is None else loss, tuned, published
+        ),
+        "conditions": [] if published is None else conditions(study, published),
+        "equal": None if published is None else equal_scores(study, published),
         "tuned": tuned,
         "declared": " and ".join(dict.fromkeys(each.declared for each in study.primary)),
         "loss_given": loss is not None,
@@ -181,9 +198,19 @@ def _check_own(out: Path, names: Collection[str]) -> None:
             raise CommandError(f"{page} is not a report of norm-plugin; choose another --out")
 
 
+def _published(file: StudyFile, baseline: str | None, labels: Mapping[str, str]) -> Study:
+    """Return the published runs of a study, with the baseline and labels of a reproduction."""
+    return read_study([file.path.parent], baseline, labels, file, declared_labels=True)
+
+
 def is_study(folder: Path) -> bool:
     """Return whether a folder is that of a study."""
     return (folder / STUDY_FILE).is_file()
+
+
+def is_published(folders: Sequence[Path]) -> bool:
+    """Return whether these are the folder of one study, with its published runs."""
+    return len(folders) == 1 and is_study(folders[0]) and (folders[0] / RUNS).is_file()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -214,6 +241,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         study, tuned = select_best_per_arm(study, args.vary[0], labels, declared)
     elif file is not None and tuned_path(file.path).exists():
         tuned = read_tuned(study, tuned_path(file.path))
+    published = None
+    if is_published(folders):
+        print(PUBLISHED.format(name=folders[0].name))
+    elif file is not None and is_published([file.path.parent]) and not choosing:
+        published = None if study.is_smoke else _published(file, args.baseline, labels)
     if args.figure is not None:
         drawn = figures_of_page()[args.figure][1](study)
         if drawn is None:
@@ -221,7 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*write_files(figure_files([drawn]), args.out), sep="\n")
         return 0
     content = {
-        **content_of(study, args.data, args.loss, tuned),
+        **content_of(study, args.data, args.loss, tuned, published),
+        "published": PUBLISHED.format(name=folders[0].name) if is_published(folders) else "",
         "command": command_of(args, *OF_STUDY, "data", "loss", "title", "out"),
         "figure_command": command_of(args, *OF_STUDY, "out"),
         "title": args.title or " and ".join(distinct(study.runs["experiment"])),

@@ -21,6 +21,7 @@ from norm_lab.report.text import (
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
 from norm_lab.study.power import resolution
+from norm_lab.study.reproduction import reproduced
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study
 from norm_lab.study.translations import compare_translations, read_references
@@ -51,7 +52,11 @@ class Table(NamedTuple):
 
 
 def tables_of(
-    study: Study, data: Path | None = None, loss: float | None = None, tuned: Tuned | None = None
+    study: Study,
+    data: Path | None = None,
+    loss: float | None = None,
+    tuned: Tuned | None = None,
+    published: Study | None = None,
 ) -> dict[str, Table]:
     """Return the tables of the page by name, without empty ones.
 
@@ -59,6 +64,7 @@ def tables_of(
         data: the prepared corpus, for the references of the tests on translations.
         loss: the validation loss for the table of the time to reach it.
         tuned: the trials and the chosen value of each arm, if the arms were tuned.
+        published: the published runs of the study, if these are a reproduction.
     """
     metric = study.metric
     made: dict[str, Table] = {}
@@ -74,6 +80,19 @@ def tables_of(
     caption = f"Comparisons that the study declares, {declared}."
     note = " ".join(filter(None, (missing_note(primary, study), test_note(primary))))
     add("primary", caption, primary_table(primary), note)
+    if published is not None:
+        beside = reproduced(study, published)
+        of_arm = beside["baseline"] == ""
+        add("beside", "Each comparison, in both studies.", beside[~of_arm])
+        arms = beside[of_arm].drop(columns=["baseline", "outcome"])
+        means = {
+            name: name.replace(side, f"{side}_mean")
+            for side in ("published", "own")
+            for name in (side, f"{side}_low", f"{side}_high")
+        }
+        add(
+            "beside-arms", f"Each arm, in both studies: {metric.title}.", arms.rename(columns=means)
+        )
     comparisons = study.comparisons.every
     for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
         title = outcome_title(str(outcome), metric)

@@ -37,7 +37,8 @@ EQUIVALENCE_BY = "two one-sided tests, "
 """The prefix of the name of a t test that tests equivalence."""
 COLUMNS = (
     *("arm", "baseline", "outcome", "n", "mean", "standard_deviation", "low", "high"),
-    *("difference", "difference_low", "difference_high", "test", "p", "p_permutation", "exact"),
+    *("difference", "difference_low", "difference_high", "standard_error", "degrees"),
+    *("test", "p", "p_permutation", "exact"),
     *("p_holm", "margin", "verdict", "family", "declared", "by_seed"),
     *("seeds_paired", "seeds_unpaired"),
 )
@@ -171,7 +172,8 @@ def _row(
         comparison = compare_independent(list(ours.values()), list(theirs.values()))
     low, high = comparison.interval
     row |= {"difference": comparison.mean, "difference_low": low, "difference_high": high}
-    row |= {name: getattr(comparison, name) for name in ("test", "p", "p_permutation", "exact")}
+    own = ("standard_error", "degrees", "test", "p", "p_permutation", "exact")
+    row |= {name: getattr(comparison, name) for name in own}
     row |= {"by_seed": comparison.by_seed}
     if declared is not None and declared.test == EQUIVALENCE and comparison.n > 1:
         row["margin"] = declared.size

@@ -194,6 +194,22 @@ def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
     return Comparison(mean, error, degrees, p, exact, "Welch", n)
 
 
+def estimate(values: Scores, test_to_train: float = 0.0) -> Comparison:
+    """Return a mean over seeds with its standard error, as a difference from 0 without a test."""
+    finite = _finite(values)
+    error = standard_deviation(finite) * math.sqrt(1 / len(finite) + test_to_train)
+    return Comparison(float(finite.mean()), error, len(finite) - 1, n=len(finite))
+
+
+def difference_of(ours: Comparison, theirs: Comparison) -> Comparison:
+    """Return the difference of two independent estimates, with Welch's degrees of freedom."""
+    sides, mean = (ours, theirs), ours.mean - theirs.mean
+    error, degrees = math.hypot(ours.standard_error, theirs.standard_error), math.nan
+    if error > 0:
+        degrees = error**4 / sum(each.standard_error**4 / each.degrees for each in sides)
+    return Comparison(mean, error, degrees, test="Welch", n=min(ours.n, theirs.n))
+
+
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
     """Return the two-sided p value of the sign-flip test of a mean of 0, and whether it is exact.
 

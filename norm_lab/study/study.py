@@ -170,6 +170,11 @@ class Study:
         return same
 
     @property
+    def is_smoke(self) -> bool:
+        """Whether the runs only test the stages, with a tiny model."""
+        return all(name.endswith("_smoke") for name in self.runs["experiment"])
+
+    @property
     def metric(self) -> Metric:
         """The metric of the runs."""
         return find_metric(self.runs["metric"].iloc[0])

@@ -206,6 +206,29 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
     assert "not been run with every arm: 7, 8." in (tmp_path / "out/report.md").read_text()
 
 
+def test_own_runs_of_a_published_study_are_compared_with_it(tmp_path, undrawn, capsys):
+    study = tmp_path / "studies" / "mine"
+    (published,) = study_of_three(tmp_path / "first")
+    publish(published, study)
+    text = 'experiment: toy\noverrides: ["seed=1,2,3"]\nprimary: [{arm: far, baseline: alike}]\n'
+    (study / "study.yaml").write_text(text)
+    main([str(study), "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().out.startswith("These are the published runs of mine.")
+    assert "the published runs of mine" in (tmp_path / "out" / "report.md").read_text()
+    (own,) = study_of_three(tmp_path / "second")
+    folder_of(tmp_path / "second", *(made_up("far", seed, 30 + seed) for seed in (1, 2, 3)))
+    main([str(own), "--out", str(tmp_path / "out"), "--study", str(study)])
+    assert "These are the published" not in capsys.readouterr().out
+    text = (tmp_path / "out" / "report.md").read_text()
+    (declared,) = rows_of(text, "Each comparison, in both studies.")
+    assert (declared["published"], declared["yours"]) == ("+3.13", "-3.03")
+    assert declared["verdict"] == "differs"
+    arms = {row["arm"]: row for row in rows_of(text, "Each arm, in both studies: BLEU.")}
+    assert arms["far, pre"]["verdict"] == "differs"
+    assert arms["alike, pre"]["verdict"] == "agrees within the interval"
+    assert "6 of the 9 runs that both studies have" in text
+
+
 def test_a_study_is_not_finished_while_a_declared_arm_lacks_a_seed(tmp_path):
     """A sweep that was stopped has the last seed of some arms; other arms do not matter."""
     (folder,) = study_of_three(tmp_path)

@@ -430,6 +430,48 @@ def test_a_mask_is_of_one_forward():
         model.norm(x)
 
 
+class Wrapper(nn.Module):
+    """It names no argument, as LoraModel of peft and what torch.compile returns."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, DIM)
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.norm(self.embed(input_ids))
+
+
+@pytest.mark.parametrize("cached", [0, 2])
+def test_a_mask_reaches_norms_through_wrappers_and_past_a_cache(cached):
+    # a mask of the positions in the cache, as of a prefix, precedes that of the tokens
+    model = Reader()
+    wrapped = Wrapper(Wrapper(model)).train()
+    assert [each.path for each in replace_norms(wrapped, "batchnorm", causal=False)] == ["norm"]
+    tokens = torch.arange(BATCH * TIME).view(BATCH, TIME) % 10
+    mask = torch.cat([torch.ones(BATCH, cached), ~MASK], dim=1)
+    wrapped(input_ids=tokens, attention_mask=mask)
+    expected = build_norm("batchnorm", DIM)
+    expected(model.embed(tokens), MASK, batch_first=True)
+    torch.testing.assert_close(model.norm.running_mean, expected.running_mean)
+
+
+def test_a_mask_that_is_no_tensor_of_tokens_is_refused():
+    model = Reader().train()
+    replace_norms(model, "batchnorm", causal=False)
+    with pytest.raises(ValueError, match=r"attention_mask is a dict; .* \(batch, time\)"):
+        model(torch.ones(BATCH, TIME, dtype=torch.long), attention_mask={"full_attention": MASK})
+
+
 def test_a_mask_that_is_added_to_scores_is_no_mask_of_zeros_at_padding():
     model = OneNorm()
     replace_norms(model, "batchnorm")
@@ -446,9 +488,16 @@ class TwoStacks(nn.Module):
         return self.norm(x)
 
 
+def offloaded():
+    model = nn.Sequential(nn.LayerNorm(2, device="meta"))
+    model[0]._hf_hook = object()
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
+        (offloaded(), {"mask": None}, r"accelerate has offloaded 0 \(LayerNorm\): replace the"),
         (nn.Sequential(nn.Linear(2, 2)), {}, "contains no LayerNorm and no RMSNorm"),
         (nn.LayerNorm(2), {}, "contains no LayerNorm"),
         (new_encoder(), {}, "no argument 'attention_mask', but src, mask, src_key_padding_mask"),

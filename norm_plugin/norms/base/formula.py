@@ -66,6 +66,8 @@ def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
             argument, with parameters of known names, or its eps is needed and cannot be measured.
     """
     what = f"{path} ({type(old).__name__})"
+    if hasattr(old, "_hf_hook") and any(each.is_meta for each in old.parameters()):
+        raise ValueError(f"accelerate has offloaded {what}: replace the norms, then offload")
     gain, offset = _parameter_names(old, what)
     width = _width(old, gain, what)
     _check_arguments(old, what)

@@ -24,6 +24,9 @@ TRUE_AT_PADDING = "padding_mask"
 other is 0 at padding, as ``attention_mask`` is in transformers."""
 OF_A_DECODER = ("decoder_attention_mask", "tgt_key_padding_mask")
 """Argument names of the second stack's mask, in encoder-decoders of transformers and torch."""
+INPUTS = ("input_ids", "inputs_embeds")
+"""Arguments of transformers with the tokens of this forward. The mask is longer where earlier ones,
+as those of a prefix, are in a cache."""
 
 
 class PaddingMask:
@@ -98,7 +101,8 @@ class PaddingMask:
         """Take the mask from the arguments of each forward of ``model``.
 
         Args:
-            argument: name of the argument; its value is (B, T) or None.
+            argument: name of the argument; its value is (B, T) or None. Of a longer one, the end is
+                taken, where the tokens of the forward have a name of transformers.
 
         Raises:
             ValueError: the forward has no such argument, or one mask for each of two stacks.
@@ -124,7 +128,9 @@ class PaddingMask:
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hold the mask that a forward of the model is given, until it ends: a hook before it."""
         given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-        self._hold(padding_of(given.get(self.argument), self.argument))
+        mask = padding_of(given.get(self.argument), self.argument)
+        tokens = next((given[name] for name in INPUTS if given.get(name) is not None), None)
+        self._hold(mask if mask is None or tokens is None else mask[:, -tokens.size(1) :])
 
     def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._release()
@@ -201,7 +207,7 @@ def misfit(path: str, x: Sequence[int], tokens: Sequence[int]) -> str:
     )
 
 
-def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
+def padding_of(value: Any, argument: str) -> Tensor | None:
     """Return the padding, (B, T), True at padding, from a mask argument; None stays None.
 
     Raises:
@@ -210,10 +216,13 @@ def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
     """
     if value is None:
         return None
-    if value.dim() != 2:
+    if not (isinstance(value, Tensor) and value.dim() == 2):
+        is_tensor = isinstance(value, Tensor)
+        what = f"has shape {tuple(value.shape)}" if is_tensor else f"is a {type(value).__name__}"
         raise ValueError(
-            f"{argument} has shape {tuple(value.shape)}; a norm with batch statistics "
-            "needs the padding of each position: (batch, time)"
+            f"{argument} {what}; a norm with batch statistics needs the padding of each position, "
+            "a tensor (batch, time). If an outer model makes this mask from one, give that model "
+            "to replace_norms, with only= for this part"
         )
     if argument.endswith(TRUE_AT_PADDING):
         return value.bool()  # -inf is True, and 0.0 False

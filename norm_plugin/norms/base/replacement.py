@@ -24,7 +24,7 @@ from norm_plugin.norms.base.saved_replacement import (
     record_replacement,
     recorded_replacements,
 )
-from norm_plugin.norms.base.selection import Patterns, select
+from norm_plugin.norms.base.selection import Patterns, select, unwrapped
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -32,7 +32,7 @@ class Replaced(NamedTuple):
     """A norm that was replaced.
 
     Attributes:
-        path: the module's path, as in ``model.named_modules()``.
+        path: the module's path, as in ``model.named_modules()``, inside wrappers of the model.
         was: the name of its former class.
         norm: the new norm.
         carried: which of weight, bias and eps it keeps from the old norm.
@@ -113,6 +113,7 @@ def replace_norms(
             model is causal. The model is unchanged then.
     """
     call = Call(name, mask, batch_first, causal, only, keep, options)
+    model = unwrapped(model)
     replaced = replace_by(model, call)
     record_replacement(model, call)
     return replaced

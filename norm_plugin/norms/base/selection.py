@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -73,6 +74,19 @@ def select(model: nn.Module, only: Patterns, keep: Patterns, batch_statistics: b
                 "select all paths of a module, or none"
             )
     return chosen
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside wrappers, as those of peft, ``torch.compile`` and DataParallel.
+
+    Such a forward does not name its arguments, or, in peft, lengthens the input.
+    """
+    if hasattr(model, "get_base_model"):
+        return unwrapped(model.get_base_model())
+    children = list(model.children())
+    kinds = {each.kind for each in inspect.signature(model.forward).parameters.values()}
+    names_none = kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return unwrapped(children[0]) if names_none and len(children) == 1 else model
 
 
 def _norms(model: nn.Module) -> Iterator[Place]:

@@ -87,6 +87,8 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     else:
         specs = compose_runs(request)
     code = run_grid(request, specs)
+    if request.tuned and not (request.dry_run or request.status):
+        compose_tuned(request)  # compares corpora that only these runs have prepared
     if not (code or request.dry_run or request.status):
         print(f"results: {specs[0].result.parent}")
         whole = not request.overrides and study_path(request.experiment).is_file()

@@ -131,7 +131,7 @@ class LanguageModelLoss(Metric):
 class Perplexity(LanguageModelLoss):
     """2^L, for tokens that are words."""
 
-    title = "perplexity a word"
+    title = "perplexity per word"
     columns = {"loss": title}
     unit = "word"
     of_interest = 1.0

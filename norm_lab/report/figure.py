@@ -119,11 +119,12 @@ def _take_dollars_literally(whole: Any) -> None:
     import matplotlib.text
     import matplotlib.ticker
 
+    of_numbers = (matplotlib.ticker.ScalarFormatter, matplotlib.ticker.LogFormatter)
     numbers = set()
     for axis in (axis for axes in whole.axes for axis in (axes.xaxis, axes.yaxis)):
         for of in ("major", "minor"):
             labels, formatter = axis.get_ticklabels(which=of), getattr(axis, of).formatter
-            if not isinstance(formatter, matplotlib.ticker.FixedFormatter):
+            if isinstance(formatter, of_numbers):
                 numbers |= set(labels)
     for text in set(whole.findobj(matplotlib.text.Text)) - numbers:
         text.set_parse_math(False)

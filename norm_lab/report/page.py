@@ -59,11 +59,12 @@ PUBLISHED = (
     "These are the published runs of {name}. `norm-plugin study {name}` makes your own, in "
     "work/studies/{name}, and its report compares them with these."
 )
-OWN = {
+MARKS = {
     "index.html": b'<meta name="generator" content="norm-plugin report">',
     README: b"\n## How this page was made\n",
+    ".svg": b'<svg role="img" width="100%"',
 }
-"""The mark of each page that the command replaces only if it has written it."""
+"""What each page and figure of the command has in it; others are not replaced."""
 
 
 def content_of(
@@ -192,10 +193,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check_own(out: Path, names: Collection[str]) -> None:
-    """Raise CommandError if a folder has one of these pages, and it is not a report."""
-    for page, mark in ((out / name, OWN[name]) for name in OWN.keys() & names):
-        if page.exists() and mark not in page.read_bytes():
-            raise CommandError(f"{page} is not a report of norm-plugin; choose another --out")
+    """Raise CommandError if a folder has a file of these names which the command did not write.
+
+    A file without a mark, as ``scores.csv``, is the command's if one with a mark is beside it.
+    """
+    there = [out / name for name in names if (out / name).is_file()]
+    marks = {path: MARKS.get(path.name, MARKS.get(path.suffix)) for path in there}
+    marked = {path: mark in path.read_bytes() for path, mark in marks.items() if mark is not None}
+    foreign = [path for path in there if not marked.get(path, any(marked.values()))]
+    if foreign:
+        raise CommandError(f"{foreign[0]} is not of norm-plugin report; choose another --out")
 
 
 def _published(file: StudyFile, baseline: str | None, labels: Mapping[str, str]) -> Study:
@@ -250,7 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         drawn = figures_of_page()[args.figure][1](study)
         if drawn is None:
             raise CommandError(f"these results have no data for the figure {args.figure}")
-        print(*write_files(figure_files([drawn]), args.out), sep="\n")
+        own = figure_files([drawn])
+        _check_own(args.out, own)
+        print(*write_files(own, args.out), sep="\n")
         return 0
     content = {
         **content_of(study, args.data, args.loss, tuned, published),

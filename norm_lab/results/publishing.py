@@ -66,6 +66,9 @@ def publish(source: Path, target: Path) -> Published:
     make_folder(target, "TO")
     with _lock(target):
         complete_publishing(target)
+        for name in (NEXT_OUTPUTS, RUNS):  # of a publish that was killed while it wrote
+            for part in target.glob(f"{name}.*.tmp"):
+                part.unlink()
         theirs = read_folder(target)
         ours = [] if target.samefile(source) else list(read_folder(source).runs.values())
         runs = {run_key(row): row for row in theirs.published}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import tempfile
 import traceback
 import warnings
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from forked import ROOT
 
-from norm_plugin.norms import replace_norms
+from norm_plugin.norms import Norm, build_norm, load_replaced, replace_norms
 
 MOST_PARAMETERS = 30_000_000
 SMALL = {
@@ -44,6 +45,10 @@ CHANGES = (
 """Changes of these, tried in turn until a model trains; None leaves an attribute as it is."""
 OTHER_INPUTS = {"pixel_values", "pixel_values_videos", "input_features", "input_values", "bbox"}
 ITSELF = "itself"
+ON_META = "itself, on the meta device before its weights are loaded"
+SUBCLASS = "itself, in from_pretrained of a subclass"
+SAVED = "seednorm, by load_replaced"
+INITIALIZED = "powernorm, in from_pretrained of a subclass"
 NORMS = ("dyt", "batchnorm", "powernorm", "mabn", "regularized-batchnorm")
 """A norm of each family."""
 DONE = "done"
@@ -103,7 +108,12 @@ def _build(name, change):
     if size > MOST_PARAMETERS:
         raise ValueError(f"it has {size} parameters in a small configuration")
     torch.manual_seed(1)
-    return AutoModel.from_config(config)
+    model = AutoModel.from_config(config)
+    with torch.no_grad():
+        for each in model.parameters():
+            if each.dim() == 1:  # gains and offsets, which begin as equals
+                each.add_(torch.randn_like(each), alpha=0.1)
+    return model
 
 
 def new_batch(model):
@@ -120,6 +130,10 @@ def try_model(stock, norms=NORMS):
     """Return the outcomes of the trials with copies of ``stock``: its own norms, and ``norms``."""
     return {
         ITSELF: _outcome(partial(_compare, stock), copy.deepcopy(stock)),
+        ON_META: _outcome(_compare_loaded_from_meta, copy.deepcopy(stock)),
+        SUBCLASS: _outcome(_compare_subclass, copy.deepcopy(stock)),
+        SAVED: _outcome(_compare_saved, copy.deepcopy(stock)),
+        INITIALIZED: _outcome(_check_initialized, copy.deepcopy(stock)),
         **{name: _outcome(partial(_train, name), copy.deepcopy(stock)) for name in norms},
     }
 
@@ -148,9 +162,75 @@ def _one_line(error):
 
 def _compare(stock, model):
     """Raise AssertionError unless ``model`` computes the same with its norms replaced by equals."""
-    for name, paths in _norms_by_kind(model).items():
+    _replace_by_equals(model, _norms_by_kind(model))
+    _check_equal(stock, model)
+
+
+def _compare_loaded_from_meta(stock):
+    """Raise AssertionError unless norms replaced by equals before there are weights are equal."""
+    with torch.device("meta"):
+        model = type(stock)(copy.deepcopy(stock.config)).eval()
+    _replace_by_equals(model, _norms_by_kind(stock))
+    model.to_empty(device="cpu")
+    for norm in model.modules():
+        if isinstance(norm, Norm):
+            norm.reset_parameters()  # an offset that the old norm did not have
+    known = dict(stock.named_parameters(remove_duplicate=False)) | dict(stock.named_buffers())
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in known:
+                tensor.copy_(known[name])
+    _check_equal(stock, model)
+
+
+def _compare_subclass(stock):
+    """Raise AssertionError unless norms replaced by equals inside ``from_pretrained`` are equal."""
+    kinds = _norms_by_kind(stock)
+    _check_equal(stock, _from_pretrained(stock, partial(_replace_by_equals, kinds=kinds)))
+
+
+def _compare_saved(stock):
+    """Raise AssertionError unless ``load_replaced`` loads a model as it was saved."""
+    model = copy.deepcopy(stock)
+    replace_norms(model, "seednorm", mask=None)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        _check_equal(model, load_replaced(type(stock), folder).eval())
+
+
+def _check_initialized(stock):
+    """Raise AssertionError unless a subclass gets what the checkpoint lacks from its new norms."""
+    model = _from_pretrained(stock, partial(replace_norms, name="powernorm", mask=None))
+    known = stock.state_dict()
+    for path, norm in model.named_modules():
+        if isinstance(norm, Norm):
+            new = build_norm("powernorm", norm.dim, **norm.built_with).state_dict()
+            for name, value in norm.state_dict().items():
+                expected = known.get(f"{path}.{name}", new[name])
+                torch.testing.assert_close(value, expected, rtol=0, atol=0, check_dtype=False)
+
+
+def _from_pretrained(stock, replace):
+    """Return what ``from_pretrained`` of a subclass whose ``__init__`` calls ``replace`` loads."""
+
+    class Subclass(type(stock)):
+        def __init__(self, config):
+            super().__init__(config)
+            replace(self)
+
+    Subclass.__module__ = type(stock).__module__  # elsewhere, transformers converts no weights
+    with tempfile.TemporaryDirectory() as folder:
+        stock.save_pretrained(folder)
+        return Subclass.from_pretrained(folder).eval()
+
+
+def _replace_by_equals(model, kinds):
+    for name, paths in kinds.items():
         replace_norms(model, name, mask=None, only=paths)
-    batch = new_batch(model)
+
+
+def _check_equal(stock, model):
+    batch = new_batch(stock)
     outputs = []
     with torch.no_grad():
         for each in (stock, model):

@@ -75,4 +75,4 @@ def test_a_corpus_names_the_language_model(checkout):
         assert result.returncode == 2 and "choose enwik8, ptb, tiny" in result.stderr
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     result = script(ROOT, "run_lm", "ptb", "--help", PATH=path, NORM_VENV="/nowhere")
-    assert "perplexity a word" in result.stdout
+    assert "perplexity per word" in result.stdout

@@ -81,8 +81,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     Such a forward does not name its arguments, or, in peft, lengthens the input.
     """
-    if hasattr(model, "get_base_model"):
-        return unwrapped(model.get_base_model())
+    base: Any = getattr(model, "get_base_model", None)
+    if base is not None:
+        return unwrapped(base())
     children = list(model.children())
     kinds = {each.kind for each in inspect.signature(model.forward).parameters.values()}
     names_none = kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}

@@ -386,7 +386,7 @@ def test_the_title_is_text_and_no_markup(written):
     assert (out / "report.md").read_text().startswith("# a &lt;b> & c\n")
 
 
-HOSTILE = "![x](http://a.b/c) `y` <script>z</script> $q$ $\\frac{ inserted-999-here 5 *i* a_b _j_"
+HOSTILE = "![x](http://a.b/c) `y` <script>z</script> $q$ $\\frac{$ inserted-999-here 5 *i* a_b _j_"
 
 
 def test_names_are_text_in_every_format(tmp_path):
@@ -407,7 +407,7 @@ def test_names_are_text_in_every_format(tmp_path):
     page, markdown = (out / "index.html").read_text(), (out / "report.md").read_text()
     assert "<script" not in page and "<img" not in page and "http-equiv" not in page
     assert page.count("inserted-999-here") > 3 and "<em>" not in page and "<h1>h" not in page
-    shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> $q$ $\\\\frac{ "
+    shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> $q$ $\\\\frac{$ "
     shown += "inserted-999-here 5 \\*i\\* a_b \\_j\\_"
     assert markdown.startswith(f"# {shown}\n") and f"| {shown} |" in markdown
     assert f"Data: {shown}" in markdown and f"torch {shown} # h" in markdown
@@ -424,9 +424,23 @@ def test_a_page_of_the_users_is_not_replaced(tmp_path, undrawn):
     for _ in range(2):  # its own is
         assert main([str(folder), "--out", str(out)]) == 0
     (out / "index.html").write_text("<h1>Mine</h1>")
-    with pytest.raises(CommandError, match=r"index.html is not a report .*choose another --out"):
+    with pytest.raises(CommandError, match=r"index.html is not of norm-plugin .* another --out"):
         main([str(folder), "--out", str(out)])
     assert (out / "index.html").read_text() == "<h1>Mine</h1>"
+
+
+@pytest.mark.parametrize("figure", [[], ["--figure", "scores"]])
+@pytest.mark.usefixtures("undrawn")
+def test_no_other_file_of_the_users_is_replaced(figure, tmp_path):
+    (folder,) = folder_of(tmp_path, *(made_up(seed=seed) for seed in (1, 2)))
+    mine = tmp_path / "scores.csv"
+    mine.write_text("mine")
+    with pytest.raises(CommandError, match=r"scores\.csv is not of norm-plugin report; choose"):
+        main([str(folder), "--out", str(tmp_path), *figure])
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    for _ in range(2):  # its own is
+        assert main([str(folder), "--out", str(tmp_path), *figure]) == 0
 
 
 def test_every_figure_is_a_drawing_with_its_data(written):
@@ -560,7 +574,7 @@ def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
     (folder / "study.yaml").write_text(declared)
     page = folder / "README.md"
     page.write_text("# My own notes\n")
-    with pytest.raises(CommandError, match=r"README\.md is not a report of norm-plugin"):
+    with pytest.raises(CommandError, match=r"README\.md is not of norm-plugin report"):
         main([str(folder), "--out", str(folder)])
     assert page.read_text() == "# My own notes\n"
     page.unlink()

@@ -188,6 +188,7 @@ def test_a_publish_that_ends_at_any_step_leaves_one_version(step, old, tmp_path,
 
     for again in range(3):  # and one that is stopped after it
         copy = shutil.copytree(target, tmp_path / f"copy{again}")
+        (target / f"{RUNS}.0123abcd.tmp").touch()  # of one that was killed
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(os, "replace", stopping_at(step))
             publish(work, target)

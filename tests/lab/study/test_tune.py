@@ -224,12 +224,13 @@ def test_a_tuning_of_another_study_is_refused(before, after, reason, tuned, stud
         ("data", ["0"], "other data"),
     ],
 )
-def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, study):
+def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, study, tmp_path):
     runs, of, *_ = tuned
     content = json.loads(of.with_suffix(".tuned.json").read_text())
     study.with_suffix(".tuned.json").write_text(json.dumps({**content, key: value}))
-    refused = command(runs, "sweep", study, "--tuned")
-    assert refused.returncode == 1 and f"is for {reason}; remove it" in refused.stderr
+    for work in ([], ["--work", str(tmp_path / "new")]):  # where no corpus is prepared yet
+        refused = command(runs, "sweep", study, "--tuned", *work)
+        assert refused.returncode == 1 and f"is for {reason}; remove it" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The parts of the site that mkdocs.yml leaves to a program: its files, and the order of its pages.
 
 A page keeps its path in the repository, so that its links also work on the site. The pages are
-under three tabs: how to use it, in the order of the README's table; the studies; and the papers, in
-the order in which papers/README.md links them.
+under four tabs: how to use it, and how to contribute, in the order of the README's lists; the
+studies; and the papers, in the order in which papers/README.md links them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,19 @@ def tab(folder: str) -> list[str]:
 
 def on_config(config: MkDocsConfig) -> None:
     """Set the navigation."""
-    table = (ROOT / "README.md").read_text("utf-8").partition("\n## Documentation\n")[2]
-    use = [target for target in LINK.findall(table) if target.startswith("docs/")]
+    lists = (ROOT / "README.md").read_text("utf-8").partition("\n## Documentation\n")[2]
+    use, _, contribute = lists.partition("\n- [Contribute]")
     config.nav = [
-        {"Use": ["README.md", *use]},
+        {"Use": ["README.md", *docs_of(use)]},
         {"Studies": tab("studies")},
         {"Papers": tab("papers")},
+        {"Contribute": ["CONTRIBUTING.md", *docs_of(contribute), "CHANGELOG.md"]},
     ]
+
+
+def docs_of(text: str) -> list[str]:
+    """Return the pages of docs/ that a text links."""
+    return [target for target in LINK.findall(text) if target.startswith("docs/")]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -282,14 +282,7 @@ def _hyperparameters(
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if request.smoke else []
     base = read_configuration(str(experiment.config), groups)
-    # The file may lack the options of the norm, and a user's own norm has no file in configs/norm/.
-    # With a plus, hydra adds a new key.
-    added = [
-        f"+{each}" if key.startswith("model.norm_") and key[6:] not in base["model"] else each
-        for each in overrides
-        for key in [each.partition("=")[0]]
-    ]
-    config = read_configuration(str(experiment.config), [*groups, *added])
+    config = read_configuration(str(experiment.config), [*groups, *overrides])
     check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
     from_flags = settings_of_flags(request.extra_flags, config)
     check_given_once(from_flags, overrides)

@@ -13,7 +13,7 @@ import copy
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
+from norm_lab.config.experiments import settings_in
 from norm_lab.config.options import AUTO
 from norm_lab.config.studies import read_yaml
 from norm_lab.paths import CONFIGS
@@ -39,7 +40,13 @@ from norm_lab.run.flags import (
     training_flags,
 )
 from norm_lab.run.record import Value
-from norm_plugin.declarations.flags import CHOICES
+from norm_plugin.declarations.flags import (
+    CHOICES,
+    NORM_TYPE,
+    PLACEMENT,
+    VALUES,
+    option_field,
+)
 from norm_plugin.io.command_line import CommandError, Parser, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 from norm_plugin.norms import NORM_TYPES, norm_spec
@@ -57,7 +64,8 @@ ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
 def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuration:
     """Return the configuration of ``fairseq-hydra-train --config-name name overrides``.
 
-    ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
+    ``norm=X`` and ``placement=X`` stand for ``model.norm_type=X`` and ``model.norm_placement=X``.
+    X may be a name that an imported ``--user-dir`` registers.
 
     Args:
         name: the name of a file of ``configs/``, or a path that ends in ``.yaml``.
@@ -69,25 +77,56 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
         raise CommandError(f"there is no {name} in {CONFIGS}; choose from {known or 'none'}")
-    own_norm, for_hydra = None, []
     check_no_hydra_settings(path, overrides)
-    for override in overrides:
-        group, _, choice = override.partition("=")
-        if group == "placement" and choice in PLACEMENTS:
-            for_hydra.append(f"++model.norm_placement={choice}")  # some files leave it to the model
-        elif group == "norm" and choice not in NORM_TYPES:
-            raise CommandError(
-                f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or give with "
-                "--user-dir the folder that registers it"
-            )
-        elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
-            for_hydra.append(override)
-        else:
-            own_norm = choice
+    given = dict(each.split("=", 1) for each in overrides if "=" in each)
+    model: dict[str, Value] = {}
+    if "norm" in given:
+        _check_registered("norm", given["norm"], NORM_TYPES)
+        model = {NORM_TYPE: given["norm"]}
+        model |= _given_by_papers(path, given["norm"], given.get("recipe"))
+    if "placement" in given:
+        _check_registered("placement", given["placement"], PLACEMENTS)
+        model[PLACEMENT] = given["placement"]
+    for_hydra = [f"++model.{key}={value}" for key, value in model.items()]
+    # With two plus signs, hydra adds what the file lacks, as the options of norms.
+    for_hydra += [
+        f"++{each}" if each.startswith("model.norm_") else each
+        for each in overrides
+        if each.partition("=")[0] not in ("norm", "placement")
+    ]
     config = copy.deepcopy(_compose(path, tuple(for_hydra)))
-    if own_norm is not None:
-        config["model"]["norm_type"] = own_norm
-    return config
+    return {**config, "model": _with_options(config["model"])}
+
+
+def _check_registered(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise CommandError for an unknown norm or placement."""
+    if name not in known:
+        raise CommandError(
+            f"unknown {kind} {name!r}; choose from {', '.join(known)}, or give with "
+            "--user-dir the folder that registers it"
+        )
+
+
+@lru_cache(maxsize=1000)
+def _given_by_papers(path: Path, norm: str, recipe: str | None) -> dict[str, Value]:
+    """Return the settings that a paper gives for a norm on a corpus: the key ``norms``."""
+    settings = settings_in(read_yaml(path)) or {}
+    of_recipe = settings.get("recipes", {}).get(recipe, {})
+    given: dict[str, Value] = {**settings, **of_recipe}.get("norms", {}).get(norm, {})
+    return given
+
+
+def _with_options(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model with all options of its norm, which are None by default.
+
+    They follow the name of the norm: the order of the flags identifies the stages of a run.
+    """
+    if model.get(NORM_TYPE) not in NORM_TYPES:
+        return model
+    names = [option_field(option.name) for option in norm_spec(model[NORM_TYPE]).options]
+    names += [key for key in (*CHOICES, *VALUES) if key != PLACEMENT]
+    before = list(model)[: list(model).index(NORM_TYPE) + 1]
+    return {name: model.get(name) for name in dict.fromkeys((*before, *names, *model))}
 
 
 def check_no_hydra_settings(path: Path, overrides: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ which hydra does not read. corpus and metric are required:
     merges: 10000           # BPE merges (default: those of the corpus)
     recipe: adanorm         # the default of the group recipe
     recipes: {powernorm: {merges: 37000}}   # keys of this list that a recipe changes
+    norms: {adanorm: {norm_scale: 1}}   # settings of the model that a paper gives for a norm here
     log_interval: 5         # updates between two points of the training curve (default: 50 or
                             # more); it is here because it does not identify a run
     preset: cpu             # the value of `preset=` that selects this file
@@ -55,6 +56,7 @@ class Experiment:
     merges: int | None = None
     recipe: str | None = None
     recipes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    norms: dict[str, dict[str, Any]] = field(default_factory=dict)
     log_interval: int | None = None
 
     @property

@@ -27,9 +27,8 @@ from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import averaging_flags, generation_flags, training_flags
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.models.settle import settle
-from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base import registry as registry
-from norm_plugin.placements import PLACEMENTS
 
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam, length penalty
@@ -172,12 +171,16 @@ def test_the_character_model_of_the_adanorm_paper(name):
     assert (args.dropout, args.activation_dropout, args.attention_dropout) == (0.1, 0.1, 0.0)
 
 
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_every_placement_is_a_word_of_its_group(name):
-    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
-        composed = compose("toy", [f"placement={name}", "model.norm_placement_decoder=post"])
-    assert composed.model.norm_placement == name
-    assert composed.model.norm_placement_decoder == "post"
+def test_a_norm_and_a_placement_are_words_for_settings_of_the_model():
+    words = ["norm=seednorm", "placement=admin", "model.norm_eps=0.1"]
+    model = read_configuration("rt", words)["model"]  # a file without a placement
+    assert (model["norm_type"], model["norm_placement"]) == ("seednorm", "admin")
+    assert model["norm_eps"] == 0.1
+    options = [f"norm_{option.name}" for option in norm_spec("seednorm").options]
+    after = list(model).index("norm_type") + 1
+    assert list(model)[after : after + len(options)] == options  # as a run before has them
+    with pytest.raises(CommandError, match="unknown placement 'seednorm'; choose from admin"):
+        read_configuration("rt", ["placement=seednorm"])
 
 
 @pytest.mark.parametrize(
@@ -208,9 +211,8 @@ def test_every_experiment_composes_under_the_schema_of_fairseq(name):
     ConfigStore.instance().store(name=name, node=FairseqConfig)
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.1"):
-            composed = compose(name, ["norm=powernorm", "placement=sandwich", "task.data=DATA"])
+            composed = compose(name, ["model.norm_type=powernorm", "task.data=DATA"])
         assert composed.model.norm_type == "powernorm"
-        assert composed.model.norm_placement == "sandwich"
         assert name not in TRANSLATION or composed.generation.beam in (4, 5)
     finally:
         del ConfigStore.instance().repo[f"{name}.yaml"]

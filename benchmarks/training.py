@@ -32,9 +32,9 @@ from typing import Any
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
+from fairseq.models import register_model_architecture
 from fairseq.trainer import Trainer
 
-import measuring.models  # noqa: F401  registers the architectures
 from measuring.command import (
     CPU,
     Setup,
@@ -52,6 +52,7 @@ from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.declarations.flags import option_field
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, KERNELS, set_kernels
+from norm_plugin.models.architectures import multi30k_tiny
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +61,9 @@ PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
 """The folder that scripts/run_multi30k.sh also uses."""
 RECIPES = ("iwslt14_de_en", "multi30k_cpu")
 """A base Transformer and a tiny one."""
+
+# fairseq has no such architecture
+register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
 LEAST_SPEED, MOST_MEMORY = 0.97, 1.02

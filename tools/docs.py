@@ -12,8 +12,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 # for the rows of the speed tables
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -27,7 +25,6 @@ from declared_tables import (
     sites_table,
 )
 from norm_lab.report.blocks import Generators, fill_command, fill_pages
-from norm_lab.report.text import markdown
 from norm_plugin.io.command_line import run_command
 from recipe_commands import command_lines
 from speed_tables import speed_table
@@ -48,7 +45,6 @@ def generators(root: Path) -> Generators:
     """Return the functions that fill the blocks of the documentation in ``root``."""
     commands = root / "tests" / "models" / "field_commands.yaml"
     return {
-        "inference": lambda _: inference_table(root),
         "speed/": lambda name: speed_table(name, root),
         "command/": command_lines,
         "norms": lambda _: norms_table(),
@@ -59,15 +55,6 @@ def generators(root: Path) -> Generators:
         "placements": lambda _: placements_table(),
         "placement-sections": lambda _: placements_text(),
     }
-
-
-def inference_table(root: Path) -> str:
-    """Return Markdown: the simulated size, power and coverage of our tests, in percent."""
-    table = pd.read_csv(root / "benchmarks" / "results" / "inference.csv").drop(columns="draws")
-    shares = table.columns[3:]
-    table[shares] = (100 * table[shares]).map("{:.1f}".format)
-    shown = table.astype(str).rename(columns={"Welch interval": "Welch's interval"})
-    return markdown(shown, ["---", *["---:"] * (len(shown.columns) - 1)])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

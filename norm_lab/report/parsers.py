@@ -85,10 +85,7 @@ def spectrum_parser() -> Parser:
         prog="norm-plugin spectrum",
         description="Print the singular values of the embeddings of checkpoints (PowerNorm paper,\n"
         "Figure 6). They are divided by the largest one of their embedding.",
-        example="norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum",
+        example="norm-plugin spectrum layernorm.pt powernorm.pt",
     )
     parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write FILE.csv and FILE.svg (default: only print)"
-    )
     return parser

@@ -139,10 +139,6 @@ class Recorded:
         return [f"{name}_{level:g}" for name in self.names for level in DRAWN_LEVELS]
 
 
-def _both(name: str) -> tuple[str, str]:
-    return f"output_gradient_{name}", f"input_gradient_{name}"
-
-
 RECORDED: dict[str, Recorded] = {
     "powernorm-2": Recorded(
         "distance of batch and running mean and variance",
@@ -172,15 +168,6 @@ RECORDED: dict[str, Recorded] = {
         "encoder",
         by_channel=True,
         source="the PowerNorm paper, Figure 7",
-    ),
-    "adanorm-gradients": Recorded(
-        "mean and variance of the gradient before and after a norm",
-        SITES,
-        (*_both("mean"), *_both("variance")),
-        source="the AdaNorm paper, section 3",
-    ),
-    "outliers": Recorded(
-        "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
     ),
     "layers": Recorded(
         "hidden states and gradients by layer",

@@ -1,10 +1,10 @@
 """Singular values of the embeddings of several checkpoints (PowerNorm paper, Figure 6).
 
-    norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum
+    norm-plugin spectrum layernorm.pt powernorm.pt
 
-prints a table, and writes ``spectrum.csv`` and ``spectrum.svg``. Singular values are divided by
-the largest one of their embedding, so that the curves show how fast they decay. The paper plots
-that of the shared embedding of IWSLT14; without shared embeddings there is one curve per side.
+prints a table. Singular values are divided by the largest one of their embedding, so that they show
+how fast the others decay. The paper plots that of the shared embedding of IWSLT14; without shared
+embeddings there is one spectrum per side. The report draws those of the runs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ from norm_lab.report.figure import (
     legend_below,
     legend_height,
     style,
-    write_files,
 )
 from norm_lab.report.parsers import spectrum_parser
-from norm_lab.report.records import (
-    statistics_of,
-)
+from norm_lab.report.records import statistics_of
 from norm_lab.results.spectrum import Spectrum, read_spectra
 from norm_lab.study.study import Study
-from norm_plugin.io.files import check_output
 
 
 @figure("spectrum", "statistics")
@@ -53,13 +49,6 @@ def spectrum(study: Study) -> Figure | None:
     title = "Singular values of the embeddings, divided by the largest: mean over seeds."
     if study.metric.has_item_outputs:
         title += " Compare the PowerNorm paper, Figure 6."
-    return spectrum_figure(title, pd.concat(tables), curves)
-
-
-def spectrum_figure(
-    title: str, data: pd.DataFrame, curves: Sequence[tuple[str, Any, dict[str, Any]]]
-) -> Figure:
-    """Draw singular values over their index; ``curves`` have a label, values and a style each."""
 
     def plot(axes: Any) -> None:
         for label, values, look in curves:
@@ -69,7 +58,7 @@ def spectrum_figure(
         legend_below(axes)
 
     height = 3.4 + legend_height([label for label, *_ in curves])
-    return Figure("spectrum", title, data, plot, height)
+    return Figure("spectrum", title, pd.concat(tables), plot, height)
 
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -96,36 +85,9 @@ def table_text(spectra: Sequence[Spectrum]) -> str:
     return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
 
 
-def figure_of(spectra: Sequence[Spectrum]) -> Figure:
-    """Return a figure of singular values over their index, one line per spectrum."""
-    tables = [
-        pd.DataFrame(
-            {
-                "checkpoint": str(spectrum.checkpoint),
-                "norm": spectrum.norm,
-                "side": spectrum.side,
-                "index": range(1, len(spectrum.values) + 1),
-                "singular_value": spectrum.values,
-                "normalized": spectrum.normalized,
-            }
-        )
-        for spectrum in spectra
-    ]
-    curves = [(each.name, each.normalized, style(place)) for place, each in enumerate(spectra)]
-    title = "Singular values of the embeddings, divided by the largest."
-    return spectrum_figure(title, pd.concat(tables, ignore_index=True), curves)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     args = spectrum_parser().parse_args(argv)
-    if args.out is not None:
-        check_output(args.out)
     spectra = [spectrum for path in args.checkpoints for spectrum in read_spectra(path)]
     print(table_text(spectra))
-    if args.out is not None:
-        stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
-        figure = figure_of(spectra)
-        files = {f"{stem.name}.svg": figure.standalone, f"{stem.name}.csv": figure.csv}
-        print(*write_files(files, stem.parent), sep="\n")
     return 0

@@ -35,11 +35,6 @@ class Spectrum:
     values: np.ndarray[Any, np.dtype[np.float64]]
 
     @property
-    def name(self) -> str:
-        """The name of the curve."""
-        return f"{self.norm}, {self.side}, {self.checkpoint}"
-
-    @property
     def normalized(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the values divided by the largest, (channels,)."""
         return self.values / self.values[0]

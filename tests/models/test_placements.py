@@ -198,7 +198,7 @@ def check_records(model, file):
     records = read_records(file)[1:]
     assert [record["update"] for record in records] == [1, 2, 3, 4, 5, 6]
     for part, paths, key in (
-        ("sites", norms_of(model), "output_gradient_variance"),
+        ("sites", norms_of(model), "g_mu"),
         ("layers", layers, "hidden_gradient_norm"),
     ):
         values = [

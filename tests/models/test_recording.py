@@ -50,16 +50,6 @@ class Watch:
             call = self.calls[path][-1]
             y.register_hook(lambda grad: setattr(call, "grad", grad.clone()))
 
-    def input_gradient(self, path, call):
-        """dL/dx through the norm alone, by the plain form in float64."""
-        site = next(s for s in self.model.cfg.plan.sites if s.site.is_at(path))
-        norm = site.build(self.norms[path].dim)
-        norm.fused = None
-        norm.load_state_dict(call.state)
-        x = call.x.double().requires_grad_()
-        y = norm.double().train()(x, call.mask, call.first)
-        return torch.autograd.grad(y, x, call.grad.double())[0]
-
 
 def rows(tensor, call):
     """The real positions, (n, C), in float64."""
@@ -78,12 +68,7 @@ def expected(watch, path, call, tokens):
     u = norm.statistics_input(torch.from_numpy(x)).numpy() if statistical else x
     mu, var, psi2 = u.mean(0), u.var(0), (u**2).mean(0)
     eps, channels = getattr(norm, "eps", EPS), x.shape[1]
-    statistics = {
-        "positions": len(x),
-        "rms": rms(x),
-        "largest": abs(x).max(),
-        "outlier_share": np.mean(abs(x - x.mean()) > 6 * x.std()),
-    }
+    statistics = {"positions": len(x)}
     for key, value in (("mean", mu), ("variance", var), ("square", psi2)):
         statistics[f"batch_{key}"] = np.quantile(value, LEVELS)
         if statistical and key in norm.running_buffers:
@@ -97,10 +82,6 @@ def expected(watch, path, call, tokens):
     if not hasattr(call, "grad"):
         return statistics
     grad = rows(call.grad, call) / tokens
-    inner = rows(watch.input_gradient(path, call), call) / tokens
-    for key, values in (("output", grad), ("input", inner)):
-        statistics[f"{key}_gradient_mean"] = rms(values.mean(1))
-        statistics[f"{key}_gradient_variance"] = values.var(1).mean()
     g, sigma, psi = gamma * grad, np.sqrt(var + eps), np.sqrt(psi2 + eps)
     mean_term = g.mean(0) / sigma
     variance_term = (g * (u - mu) / sigma).mean(0) / sigma

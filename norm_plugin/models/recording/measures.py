@@ -17,13 +17,6 @@ PowerNorm (Shen et al. 2020), with the average Euclidean norm ||v|| / C of its F
 The three of Figures 3 and 4 are the root mean squares over V of the terms that the statistics add
 to dL/du, up to eps. The paper prints the terms but no formula for their norms: dividing by C as in
 Figure 2 is our choice.
-
-AdaNorm (Xu et al. 2019, section 3): mean and variance over the channels of one position of the
-gradient before the norm, dL/dy, and after it, dL/dx. A record has the root mean square over V of
-the means, and the mean over V of the variances. dL/dx includes only what passes through the norm,
-not the parallel residual connection.
-
-An outlier is a value of x more than 6 standard deviations from the mean over all values.
 """
 
 from __future__ import annotations
@@ -37,7 +30,6 @@ Measures = dict[str, Tensor]
 """Measurements by their names in the record: a number, (), or quantiles over channels at
 :data:`LEVELS`."""
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-OUTLIER = 6.0
 
 
 class Moments(NamedTuple):
@@ -76,18 +68,6 @@ def root_mean_square(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x) / x.numel() ** 0.5
 
 
-def of_input(x: Tensor) -> Measures:
-    """Return the size and the outliers of a norm's input, (n, C)."""
-    mean = x.mean()
-    deviations = (x - mean).abs_()
-    limit = OUTLIER * root_mean_square(deviations)
-    return {
-        "rms": root_mean_square(x),
-        "largest": x.abs().max(),
-        "outlier_share": (deviations > limit).sum() / x.numel(),
-    }
-
-
 def of_statistics(batch: Moments, running: dict[str, Tensor]) -> Measures:
     """Return batch and running statistics and their distance. ``running``: by name, (C,) each."""
     measures = {}
@@ -113,13 +93,4 @@ def gradient_parts(g: Tensor, u: Tensor, batch: Moments, eps: float) -> Measures
         "g_mu": average_norm(g_mean / sigma),
         "g_sigma2": average_norm(centered / sigma),
         "g_psi2": average_norm(gu_mean / psi / psi),
-    }
-
-
-def of_gradient(name: str, g: Tensor) -> Measures:
-    """Return mean and variance of ``g``, (n, C), over the channels of a position; see above."""
-    variance, mean = torch.var_mean(g, dim=-1, correction=0)
-    return {
-        f"{name}_gradient_mean": mean.square().mean().sqrt(),
-        f"{name}_gradient_variance": variance.mean(),
     }

@@ -8,10 +8,6 @@ Only the first worker records, and only the first batch of an update (``--update
 statistics are those of its own positions, in a synchronized norm too. Gradients are those of the
 loss per token (or per whatever the criterion counts as its sample size), without the loss scale of
 mixed precision.
-
-The input of a norm often goes into a residual connection too, and its gradient is the sum of both.
-The part that passes through the norm is identified by the nodes of the autograd graph between the
-norm's output and its input. Nothing is added to the graph, so a run stays bit-equal.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
 
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel, describe_plan
@@ -34,8 +29,6 @@ from norm_plugin.models.recording.measures import (
     gamma_over_psi,
     gradient_parts,
     moments,
-    of_gradient,
-    of_input,
     of_statistics,
     real_rows,
     root_mean_square,
@@ -141,29 +134,16 @@ class Recorder:
             return
         self.hooked.add(path)
         y.register_hook(partial(self._see_gradient, measures, norm, x.detach(), valid))
-        on_gradient_between(x, y, partial(self._measure_input_gradient, measures, valid))
 
     def _see_gradient(
         self, measures: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
     ) -> None:
         with torch.no_grad():
             grads = self._per_token(real_rows(grad, valid))
-            measures.update(of_gradient("output", grads))
             gamma = gamma_of(norm)
             g = grads if gamma is None else grads * gamma.to(grads.dtype)
             u = measured(norm, real_rows(x, valid))
             measures.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
-
-    def _measure_input_gradient(
-        self, measures: Measures, valid: Tensor | None, grad: Tensor
-    ) -> None:
-        """Add the measures of the gradient of a norm's input, which has the input's shape: a hook.
-
-        Args:
-            measures: those of the norm's site, to which they are added.
-            valid: the positions that are no padding, as of :func:`positions_of`.
-        """
-        measures.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
 
     def _see_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
@@ -254,7 +234,6 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
         running = {name: norm.get_buffer(at) for name, at in norm.running_buffers.items()}
     measures = {
         "positions": rows.new_tensor(float(len(rows))),
-        **of_input(rows),
         **of_statistics(batch, running),
     }
     gamma = gamma_of(norm)
@@ -292,43 +271,3 @@ def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]
         }
         for part, places in measures.items()
     }
-
-
-# ---- the gradient that passes through one module ---------------------------------------------
-
-
-def on_gradient_between(x: Tensor, y: Tensor, callback: Callable[[Tensor], None]) -> None:
-    """Call ``callback`` in the backward pass with the part of dL/dx that comes from ``y``.
-
-    It is not called if no gradient arrives. Both must be in the graph, and differ.
-    """
-    edges = _edges_between(x, y)
-    gradients: list[Tensor | None] = []
-
-    def add(index: int, to_inputs: tuple[Tensor | None, ...], _: Any) -> None:
-        """Add the gradient from one node; the last node's call passes the sum on: a hook."""
-        gradients.append(to_inputs[index])
-        if len(gradients) == len(edges):
-            arrived = [grad.detach() for grad in gradients if grad is not None]
-            gradients.clear()
-            if arrived:
-                callback(sum(arrived[1:], start=arrived[0]))
-
-    for node, index in edges:
-        node.register_hook(partial(add, index))
-
-
-def _edges_between(x: Tensor, y: Tensor) -> list[tuple[Node, int]]:
-    """Return the nodes between ``x`` and ``y`` that send a gradient to ``x``, with its index."""
-    target = get_gradient_edge(x)
-    edges, visited, waiting = [], {target.node}, [y.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        for index, (following, number) in enumerate(node.next_functions):
-            if following is target.node and number == target.output_nr:
-                edges.append((node, index))
-            waiting.append(following)
-    return edges

@@ -341,8 +341,8 @@ def test_one_figure_is_written_alone(written, tmp_path, name):
 
 def test_a_figure_without_data_is_refused(tmp_path):
     (folder,) = folder_of(tmp_path, made_up())
-    with pytest.raises(CommandError, match="have no data for the figure outliers"):
-        main([str(folder), "--out", str(tmp_path / "out"), "--figure", "outliers"])
+    with pytest.raises(CommandError, match="have no data for the figure layers"):
+        main([str(folder), "--out", str(tmp_path / "out"), "--figure", "layers"])
 
 
 def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):

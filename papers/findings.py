@@ -280,6 +280,7 @@ def finding_figure(name: str, results: Path) -> Figure:
                         "low": row["difference_low"],
                         "high": row["difference_high"],
                         "values": row["by_seed"],
+                        "titles": [f"{value:+.3g}" for value in row["by_seed"]],
                         "filled": row["verdict"] != Verdict.UNDECIDED,
                     },
                 )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from norm_lab.config.studies import STUDY_FILE, read_study_file, study_names, study_path
+from norm_lab.config.studies import (
+    STUDY_FILE,
+    question,
+    read_study_file,
+    study_names,
+    study_path,
+)
 from norm_lab.report.text import formatted, markdown
 from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
@@ -127,11 +132,3 @@ def studies_table(studies: Path) -> str:
         count = f"{len(runs.finished)}{diverged}" if runs.runs else "not run"
         rows.append((f"[{name}]({name}/{page})", question(folder / STUDY_FILE), count))
     return markdown(pd.DataFrame(rows, columns=["study", "question", "runs"]))
-
-
-def question(path: Path) -> str:
-    """Return the first sentence of the comment at the head of a study's file."""
-    text = path.read_text("utf-8").partition("\n#\n")[0].partition("\nexperiment:")[0]
-    words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
-    sentence = re.match(r".*?(?:\?|(?<! al)\.(?=\s|$))", words)  # "et al." ends none
-    return sentence[0] if sentence else words

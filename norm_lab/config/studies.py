@@ -30,10 +30,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -172,6 +173,15 @@ def study_path(name: str) -> Path:
 def study_name(path: Path) -> str:
     """Return the name of a study by its file: that of its folder, or of a file elsewhere."""
     return path.parent.name if path.name == STUDY_FILE else path.stem
+
+
+def question(path: Path) -> str:
+    """Return the first sentence of the comment at the head of a study's file; may be empty."""
+    comment = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines())
+    lines = takewhile(bool, (line.removeprefix("#").strip() for line in comment))
+    words = " ".join(lines)
+    sentence = re.match(r".*?(?:\?|(?<! al)\.(?=\s|$))", words)  # "et al." ends none
+    return sentence[0] if sentence else words
 
 
 def study_names() -> list[str]:

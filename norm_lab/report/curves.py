@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
+    looks_of,
     outliers,
     style,
 )
@@ -70,6 +71,14 @@ def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> 
     return together + apart
 
 
+class Baseline(NamedTuple):
+    """The line of the baseline in a panel, with columns ``x`` and ``mean``; its name and look."""
+
+    name: str
+    look: Mapping[str, Any]
+    line: pd.DataFrame
+
+
 def curves_in_panels(
     name: str,
     title: str,
@@ -77,28 +86,30 @@ def curves_in_panels(
     lines: pd.DataFrame,
     shown: Sequence[Panel],
     labels: tuple[str, str],
-    baseline: Callable[[Panel], pd.DataFrame] | None = None,
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    baseline: Callable[[Panel], Baseline] | None = None,
     more: Callable[[Any, Panel], None] | None = None,
     settled: float = 0,
     log: bool = False,
+    note: str = "",
 ) -> Figure:
     """Draw lines with bands, in panels with a common scale, except those with their own.
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        baseline: returns the line of the baseline in a panel, with columns ``x`` and ``mean``.
+        looks: the color and dashes of each arm (default: by its place).
         settled: the scale ignores points before this share of the x axis.
         log: use a logarithmic x axis.
     """
     alone = all(len(panel.names) == 1 for panel in shown)
     columns = min(len(shown), 3 if alone else 2)
     rows = math.ceil(len(shown) / columns)
-    names = dict.fromkeys(name for panel in shown for name in panel.names.values())
-    looks = {name: style(0 if alone and rows > 1 else place) for place, name in enumerate(names)}
+    names = list(dict.fromkeys(name for panel in shown for name in panel.names.values()))
+    styles = looks or {a: style(names.index(n)) for panel in shown for a, n in panel.names.items()}
     drawn = []
     for panel in shown:
         of_panel = [lines[lines["arm"].isin(panel.names)]]
-        of_panel += [] if baseline is None else [baseline(panel)]
+        of_panel += [] if baseline is None else [baseline(panel).line]
         both = pd.concat(of_panel)
         late = both[both["x"] >= settled * both["x"].max()]
         drawn.append(late[["mean", "low", "high"]].stack())
@@ -108,12 +119,12 @@ def curves_in_panels(
         handles = {}
         for axes, panel, ends in zip(grid.flat, shown, drawn):
             if baseline is not None:
-                line = baseline(panel)
-                (handles["baseline"],) = axes.plot(line["x"], line["mean"], **BASELINE_LINE)
+                name, look, line = baseline(panel)
+                (handles[name],) = axes.plot(line["x"], line["mean"], **look)
             for arm, short in panel.names.items():
                 line = lines[lines["arm"] == arm]
-                (mean,) = axes.plot(line["x"], line["mean"], **looks[short])
-                band = {"color": looks[short]["color"], "alpha": 0.2, "linewidth": 0}
+                (mean,) = axes.plot(line["x"], line["mean"], **styles[arm])
+                band = {"color": styles[arm]["color"], "alpha": 0.2, "linewidth": 0}
                 axes.fill_between(line["x"], line["low"], line["high"], **band)
                 if len(panel.names) > 1 or len(shown) == 1:
                     handles[short] = mean
@@ -139,8 +150,8 @@ def curves_in_panels(
         legend_below(grid[0, 0], handles)
 
     height = 3.2 if rows == 1 else 0.5 + (1.5 if columns == 3 else 2.2) * rows
-    height += legend_height(list(names))
-    return Figure(name, title, data, plot, height, (rows, columns))
+    height += legend_height(names)
+    return Figure(name, title, data, plot, height, (rows, columns), note=note)
 
 
 def interval_of_means(
@@ -215,7 +226,6 @@ def curve_differences(
     return mean_curves(pd.concat(tables, ignore_index=True), test_to_train)
 
 
-BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
 BAND = "The band is the 95 % interval of the mean at each point. With two seeds, it is their range."
 SETTLED = 0.1
 """The scale ignores losses before this share of the updates, as these are high."""
@@ -254,13 +264,14 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
     shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
     if not shown:
         return None
-    baselines = dict(study.pairs)
+    baselines, looks = dict(study.pairs), looks_of(study)
 
-    def of_baseline(panel: Panel) -> pd.DataFrame:
-        if difference:
-            return pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
+    def of_baseline(panel: Panel) -> Baseline:
         name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
-        return lines[lines["arm"] == name]
+        line = lines[lines["arm"] == name]
+        if difference:
+            line = pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
+        return Baseline(study.short_names[name], looks[name], line)
 
     def of_failed(axes: Any, panel: Panel) -> None:
         for (arm, _), line in failed.groupby(["arm", "seed"], sort=False):
@@ -278,19 +289,21 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
     else:
         which = ": mean over seeds"
         data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
-    title = f"{kind.capitalize()} loss{which}. {BAND} {EARLY}"
+    title = f"{kind.capitalize()} loss{which}."
     if len(failed):
         title += " A cross marks the last loss of a run that failed or diverged."
     return curves_in_panels(
         name,
         title,
-        data.rename(columns={"x": "updates"}),
+        data.rename(columns={"x": "updates"}).assign(arm=data["arm"].map(study.shown)),
         lines,
         shown,
         ("updates", label),
-        baseline=of_baseline,
+        looks,
+        of_baseline,
         more=of_failed,
         settled=SETTLED,
+        note=f"{BAND} {EARLY}",
     )
 
 

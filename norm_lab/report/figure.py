@@ -25,6 +25,8 @@ INK = "#010203"
 """Placeholder for the text color of the page."""
 INK_ON_PAPER = "#777777"
 """The text color of SVG files: visible on black and on white."""
+HOVER = "title:"
+"""The prefix of the ``gid`` of an artist whose rest is shown when the pointer is over it."""
 WIDTH = 6.4
 """The width of a drawing, in inches."""
 SMALL = 10
@@ -61,6 +63,7 @@ class Figure:
         height: in inches.
         grid: rows and columns of panels; None for a single panel.
         options: options of matplotlib's ``subplots``.
+        note: explains the drawing beside its caption; a page has the notes of a section once.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Figure:
     height: float
     grid: tuple[int, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def csv(self) -> str:
@@ -82,6 +86,7 @@ class Figure:
         text = self._render("svg", transparent=True, metadata={"Date": None}).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+        text = re.sub(rf'<g id="{HOVER}([^"]*)">', r"<g><title>\1</title>", text)
         text = re.sub(r'\b[dxy]="[^"]*"', _shortened, text)
         text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
         text = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, text, count=1)
@@ -138,6 +143,25 @@ def style(place: int) -> dict[str, Any]:
     turn, color = divmod(place, len(COLORS))
     dash = DASHES[(place + turn) % len(DASHES)]
     return {"color": COLORS[color], "linestyle": dash, "linewidth": 1.5}
+
+
+def looks_of(study: Study) -> dict[str, dict[str, Any]]:
+    """Return the color and dashes of each arm, the same in all figures of a page.
+
+    The main baseline has the text color. Arms that differ in their placement alone are alike.
+    """
+    shorts = study.short_names
+    names = dict.fromkeys(shorts[arm] for arm in study.names)
+    others = [name for name in names if name != shorts[study.baseline]]
+    looks = {name: style(place) for place, name in enumerate(others)}
+    main = {"color": INK, "linestyle": "-", "linewidth": 1.5}
+    return {arm: dict(looks.get(shorts[arm], main)) for arm in study.names}
+
+
+def repeats(looks: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many arms before each one have its color, to tell them apart on the same axes."""
+    colors = [look["color"] for look in looks.values()]
+    return {arm: colors[:place].count(colors[place]) for place, arm in enumerate(looks)}
 
 
 def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
@@ -211,7 +235,7 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
 
 def baselines_of(study: Study) -> str:
     """Return the baselines, as part of a sentence."""
-    return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))
+    return " or ".join(dict.fromkeys(study.shown(baseline) for _, baseline in study.pairs))
 
 
 def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:

@@ -18,7 +18,6 @@ import pandas as pd
 from norm_lab.report import forest, records, spectrum  # noqa: F401
 from norm_lab.report.curves import BAND, Panel, curves_in_panels, interval_of_means, panels
 from norm_lab.report.figure import (
-    COLORS,
     FIGURES,
     INK,
     SECTIONS,
@@ -27,6 +26,8 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
+    looks_of,
+    repeats,
     style,
 )
 from norm_lab.study.arms import name_of_arm
@@ -47,15 +48,16 @@ def speed(study: Study) -> Figure | None:
         return None
     title = study.metric.title
     arms = study.runs.groupby("arm", sort=False)
-    points = arms[["norm", "placement"]].first()
-    points["minutes"] = arms["training.seconds"].mean(skipna=False) / 60
-    points["score"] = arms["score"].mean()
-    points = points.dropna(subset="minutes")
+    minutes = arms["training.seconds"].mean(skipna=False) / 60
+    points = pd.DataFrame({"minutes": minutes, "score": arms["score"].mean()})
+    points = points.rename_axis("arm").dropna(subset="minutes").reset_index()
+    points["arm"] = points["arm"].map(study.shown)
+    looks = {study.shown(arm): look for arm, look in looks_of(study).items()}
+    before = repeats(looks)
 
     def plot(axes: Any) -> None:
-        for arm, minutes, score in points[["minutes", "score"]].itertuples():
-            place = study.names.index(arm)
-            look = {"color": COLORS[place % len(COLORS)], "marker": "os^"[place // len(COLORS) % 3]}
+        for arm, minutes, score in points.itertuples(index=False):
+            look = {"color": looks[arm]["color"], "marker": "os^Dv"[before[arm] % 5]}
             axes.plot([minutes], [score], linestyle="", **look, label=arm)
         legend_below(axes)
         axes.set(xlabel="minutes of training", ylabel=title)
@@ -63,7 +65,7 @@ def speed(study: Study) -> Figure | None:
     return Figure(
         "speed",
         f"{title} against the training time, means over seeds.",
-        points.reset_index(drop=True),
+        points,
         plot,
         height=3.6,
     )
@@ -118,7 +120,8 @@ def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | N
             continue
         sample = describe(values, split_ratio(of_arm))
         run = of_arm.iloc[0]
-        family = name_of_arm(run, (*study.omitted, *(f"model.{key}" for key in curve.keys))).name
+        named = name_of_arm(run, (*study.omitted, *(f"model.{key}" for key in curve.keys)))
+        family = named.name if len({*study.placements.values()}) > 1 else named.short
         number = numbers[of_arm.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
@@ -156,13 +159,23 @@ for name, curve in SETTING_CURVES.items():
 
 
 def sensitivity_figure(
-    trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
+    trials: pd.DataFrame,
+    chosen: Mapping[str, float],
+    outcome: str,
+    key: str,
+    study: Study | None = None,
 ) -> Figure:
-    """Return the outcome of tuning against the tuned key, one line per arm; mark ``chosen``."""
+    """Return the outcome of tuning against the tuned key, one line per arm; mark ``chosen``.
+
+    Args:
+        study: gives each arm the name and the look that it has in the other figures.
+    """
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
-    shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
+    named = str if study is None else study.shown
+    looks = None if study is None else looks_of(study)
+    shown = panels({"": {arm: named(arm) for arm in trials["arm"].unique()}})
     values = sorted(trials["lr"].unique())
 
     def marks(axes: Any, panel: Panel) -> None:
@@ -180,5 +193,8 @@ def sensitivity_figure(
         f"{outcome[0].upper()}{outcome[1:]} of the trials against {key}: mean over seeds. {BAND} A "
         "diamond marks the chosen value, and a cross at the top a value at which a trial diverged."
     )
-    data, labels = lines.drop(columns="x"), (key, outcome)
-    return curves_in_panels("sensitivity", title, data, lines, shown, labels, more=marks, log=True)
+    data, axes_labels = lines.drop(columns="x"), (key, outcome)
+    data["arm"] = data["arm"].map(named)
+    return curves_in_panels(
+        "sensitivity", title, data, lines, shown, axes_labels, looks, more=marks, log=True
+    )

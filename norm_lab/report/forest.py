@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +11,21 @@ import pandas as pd
 
 from norm_lab.report.figure import (
     COLORS,
+    HOVER,
     INK,
     SMALL,
     Figure,
     baselines_of,
     figure,
+    looks_of,
     outliers,
 )
 from norm_lab.study.comparisons import describe_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study
+
+LABEL = 20
+"""A longer label of a row, in letters, has two lines."""
 
 
 def forest_plot(
@@ -31,7 +38,8 @@ def forest_plot(
 
     Args:
         rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, the
-            values of the seeds; and ``filled``, whether the mark is filled.
+            values of the seeds, with their ``titles``; ``color``, that of the seeds; and
+            ``filled``, whether the mark is filled.
         axis: the label of the axis.
         zero: draw a line at 0, and measure outliers from 0 instead of the median.
     """
@@ -43,7 +51,7 @@ def forest_plot(
     for group, of_group in rows.groupby("group", sort=False):
         lines += [(str(group), None)] if headed else []
         for row in of_group.to_dict("records"):
-            lines.append((row["label"], row))
+            lines.append((_in_two_lines(row["label"]), row))
 
     def plot(grid: Any) -> None:
         left, right = grid[0, 0], grid[0, -1]
@@ -66,20 +74,28 @@ def forest_plot(
             right.locator_params(axis="x", nbins=3)
 
     ratios = [3, 1] if rows["out"].any() else [1]
-    of_line = 0.36 if any("\n" in text for text, _ in lines) else 0.26
+    of_line = 0.38 if any("\n" in text for text, _ in lines) else 0.34
     height = 0.7 + of_line * len(lines)
     options = {"sharey": True, "width_ratios": ratios}
     return Figure(name, title, data, plot, height, (1, len(ratios)), options)
 
 
+def _in_two_lines(label: str) -> str:
+    """Return a label with its words in at most two lines, which leaves room for the drawing."""
+    wide = max(LABEL, math.ceil(len(label) / 2) + 5)
+    return label if "\n" in label else textwrap.fill(label, wide, break_on_hyphens=False)
+
+
 def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
     """Draw a row of a forest plot; see :func:`forest_plot` for ``row``."""
-    dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
+    dots = {"color": row.get("color", COLORS[5]), "alpha": 0.9, "markeredgewidth": 0}
     mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
     face = {"markerfacecolor": INK if row["filled"] else "none"}
-    axes.plot([row["low"], row["high"]], [place, place], "-", color=INK, linewidth=1.2)
-    axes.plot([row["mean"]], [place], "D", **mark, **face)
-    axes.plot(row["values"], [place] * len(row["values"]), "o", **dots)
+    above, below = place - 0.14, place + 0.2  # so that no seed hides the mean
+    axes.plot([row["low"], row["high"]], [above, above], "-", color=INK, linewidth=1.2)
+    axes.plot([row["mean"]], [above], "D", **mark, **face)
+    for value, title in zip(row["values"], row["titles"]):
+        axes.plot([value], [below], "o", **dots, markersize=6, gid=f"{HOVER}{title}")
 
 
 @figure("differences", "verdicts")
@@ -89,9 +105,16 @@ def differences(study: Study) -> Figure | None:
     table = table[table["difference"].notna()]
     if table.empty:
         return None
+    records, looks = table.to_dict("records"), looks_of(study)
+    titles = [
+        [f"seed {seed}: {study.metric.text(value, '+')}" for seed, value in zip(seeds, values)]
+        for seeds, values in ((_seeds(study, row), row["by_seed"]) for row in records)
+    ]
     rows = table[["arm"]].assign(
         group=table["arm"].map(study.placements),
-        label=[_difference_label(row, study) for row in table.to_dict("records")],
+        label=[_difference_label(row, study) for row in records],
+        color=[looks[arm]["color"] for arm in table["arm"]],
+        titles=titles,
         mean=table["difference"],
         low=table["difference_low"],
         high=table["difference_high"],
@@ -106,11 +129,20 @@ def differences(study: Study) -> Figure | None:
         f"{metric.title}: difference to {baselines_of(study)}, with its 95 % interval, not "
         f"corrected for the number of comparisons; better is on the {better}. A dot is a seed. A "
         "mark is filled where the verdict, after correction, is better or worse.",
-        rows.drop(columns=["values", "label"]),
+        rows[["arm", "group", "mean", "low", "high", "filled"]].assign(
+            arm=rows["arm"].map(study.shown)
+        ),
         rows,
         f"difference in {metric.title}",
         zero=True,
     )
+
+
+def _seeds(study: Study, row: Mapping[str, Any]) -> list[int]:
+    """Return the seeds with a score that both sides of a comparison have."""
+    scored = study.runs[study.runs["score"].notna()]
+    sides = ({*scored.loc[scored["arm"] == row[side], "seed"]} for side in ("arm", "baseline"))
+    return sorted(set.intersection(*sides))
 
 
 def _difference_label(row: Mapping[str, Any], study: Study) -> str:
@@ -125,7 +157,12 @@ def scores(study: Study) -> Figure:
     """Return a forest plot of the scores of every arm."""
     table = describe_arms(study.runs, study.arms)
     values = study.runs.groupby("arm")["score"].agg(tuple)
+    texts = "seed " + study.runs["seed"].astype(str) + ": "
+    texts += study.runs["score"].map(study.metric.text)
+    looks = looks_of(study)
     rows = table.assign(
+        color=[looks[arm]["color"] for arm in table["arm"]],
+        titles=table["arm"].map(texts.groupby(study.runs["arm"]).agg(tuple)),
         group=table["arm"].map(study.placements),
         label=table["arm"].map(study.short_names),
         values=table["arm"].map(values),
@@ -135,7 +172,7 @@ def scores(study: Study) -> Figure:
         "scores",
         f"{study.metric.title} of every seed, one dot each, with the mean and its 95 % interval. "
         "The marks of baselines are filled.",
-        study.runs[["norm", "placement", "seed", "score"]],
+        study.runs[["arm", "seed", "score"]].assign(arm=study.runs["arm"].map(study.shown)),
         rows,
         study.metric.title,
     )

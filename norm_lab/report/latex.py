@@ -69,7 +69,7 @@ def latex_figure(figure: Figure) -> str:
             r"\begin{figure}[htbp]",
             r"\centering",
             rf"\includegraphics[width=0.6\textwidth]{{{figure.name}.pdf}}",
-            rf"\caption{{{escaped(figure.title)}}}",
+            rf"\caption{{{escaped(f'{figure.title} {figure.note}'.strip())}}}",
             rf"\label{{fig:{figure.name}}}",
             r"\end{figure}",
         ]

@@ -23,11 +23,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from norm_lab.config.studies import (
     STUDY_FILE,
     StudyFile,
+    question,
     read_study_file,
     results_folder,
+    study_name,
     study_path,
 )
 from norm_lab.report.figure import Figure, figure_files, write_files
@@ -35,7 +39,14 @@ from norm_lab.report.figures import figures_of_page, sensitivity_figure
 from norm_lab.report.latex import document, latex_table
 from norm_lab.report.parsers import LATEX, report_parser
 from norm_lab.report.records import record_of
-from norm_lab.report.tables import comparisons_csv, least_loss, table_markdown, tables_of
+from norm_lab.report.tables import (
+    comparisons_csv,
+    conclusions,
+    least_loss,
+    table_markdown,
+    tables_of,
+    test_note,
+)
 from norm_lab.report.text import LEFT, distinct, escaped, span
 from norm_lab.results.folder import RUNS
 from norm_lab.results.provenance import git_state, short_commit
@@ -59,6 +70,8 @@ PUBLISHED = (
     "These are the published runs of {name}. `norm-plugin study {name}` makes your own, in "
     "work/studies/{name}, and its report compares them with these."
 )
+CONTENTS = "<nav></nav>"
+"""The place of the list of sections while a page is being made."""
 MARKS = {
     "index.html": b'<meta name="generator" content="norm-plugin report">',
     README: b"\n## How this page was made\n",
@@ -82,10 +95,13 @@ def content_of(
     counts = runs["arm"].value_counts()
     figures: dict[str, list[Figure]] = defaultdict(list)
     for section, drawing in figures_of_page().values():
-        figures[section] += [drawn] if (drawn := drawing(study)) is not None else []
+        hidden = study.is_smoke and section == "verdicts"
+        drawn = None if hidden else drawing(study)
+        figures[section] += [] if drawn is None else [drawn]
     if tuned is not None:
         outcome = f"least validation loss, {metric.loss_unit}"
-        figures["tuning"] = [sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key)]
+        drawn = sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key, study)
+        figures["tuning"] = [drawn]
     versions = runs[[name for name in runs if name.startswith("versions.")]]
     versions.columns = [name.partition(".")[2] for name in versions]
     pairs = runs["data.training_pairs"].dropna()
@@ -101,7 +117,10 @@ def content_of(
         ),
         "kernels": distinct(runs.get(f"settings.model.{KERNELS_FOUND}", [])),
         "common": [f"{key}={value}" for key, value in study.common.items()],
-        "labels": distinct(runs[f"scores.{metric.headline}.label"]),
+        "experiments": distinct(runs["experiment"]),
+        "labels": merged(distinct(runs[f"scores.{metric.headline}.label"])),
+        "conclusions": [] if study.is_smoke else conclusions(study),
+        "tests": "" if study.is_smoke else _tests(study),
         "unequal": counts.nunique() > 1,
         "one_seed": counts.min() == 1,
         "tables": tables_of(
@@ -116,6 +135,20 @@ def content_of(
         "scored": distinct(study.commits),
         "figures": figures,
     }
+
+
+def _tests(study: Study) -> str:
+    """Return the note on all tests of a page."""
+    tables = study.comparisons.declared, study.comparisons.every
+    return test_note(pd.concat([each for each in tables if len(each)]), one_table=False)
+
+
+def merged(texts: Sequence[str]) -> str:
+    """Return texts as one: where they differ in one word, ``penalty 1.4/1.6``."""
+    words = [text.split(" ") for text in texts]
+    if len({len(each) for each in words}) != 1:
+        return "; ".join(texts)
+    return " ".join("/".join(dict.fromkeys(at)) for at in zip(*words))
 
 
 def render(content: dict[str, Any]) -> dict[str, str]:
@@ -150,7 +183,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
             return Markup("")
         each = content["tables"][name]
         in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
-        return insert(in_html, table_markdown(each))
+        return insert(in_html, table_markdown(each, tests=False))
 
     def figure(each: Figure) -> Markup:
         in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
@@ -158,13 +191,49 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         return insert(in_html, text.get_template("figure.md.jinja").render(fenced, figure=each))
 
     def drawings(section: str) -> Markup:
-        """Return the figures of a section, a paragraph each."""
-        return Markup("\n\n").join(map(figure, content["figures"][section]))
+        """Return the figures of a section, a paragraph each, and their notes."""
+        of_section = content["figures"][section]
+        notes = dict.fromkeys(escaped(each.note) for each in of_section if each.note)
+        return Markup("\n\n").join([*map(figure, of_section), *map(Markup, notes)])
 
-    page = text.get_template("report.md.jinja").render(content, table=table, drawings=drawings)
+    def drawing(name: str) -> Markup:
+        """Return the figure of this name, if there is one."""
+        every = (each for of_section in content["figures"].values() for each in of_section)
+        return next((figure(each) for each in every if each.name == name), Markup(""))
+
+    titles: list[str] = []
+    end: list[str] = []  # what closes the current section
+
+    def heading(title: str, folded: bool = False) -> Markup:
+        """Begin a section, which may be folded."""
+        closed, anchor = done(), title.lower().replace(" ", "-")
+        titles.append(f'<a href="#{anchor}">{title}</a>')
+        if not folded:
+            in_html = f'<h2 id="{anchor}">{title}</h2>'
+            return closed + "\n\n" + insert(in_html, f"## {title}")
+        end.append("</details>")
+        # a browser opens what contains the target of a link, but not what is its parent
+        in_html = (
+            f'<details class="section"><summary><h2>{title}</h2></summary><a id="{anchor}"></a>'
+        )
+        in_markdown = f'## {title}\n\n<details markdown="1"><summary>Show</summary>'
+        return closed + "\n\n" + insert(in_html, in_markdown)
+
+    def done() -> Markup:
+        """End the current section."""
+        return insert(end[-1], end.pop()) if end else Markup("")
+
+    def contents() -> Markup:
+        """Return the place of the list of sections; Markdown has none, as its viewers make one."""
+        return insert(CONTENTS, "")
+
+    functions = [table, drawing, drawings, heading, contents, done]
+    named = {function.__name__: function for function in functions}
+    page = text.get_template("report.md.jinja").render(content, **named)
     body = MarkdownIt("commonmark", {"html": False}).render(page)
     mark = rf"inserted-{token}-(\d+)-here"
     body = re.sub(f"<p>{mark}</p>", lambda match: inserted[int(match[1])][0], body)
+    body = body.replace(CONTENTS, f'<nav aria-label="Contents">{" ".join(titles)}</nav>')
     page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)
     return {
         "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
@@ -261,23 +330,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_own(args.out, own)
         print(*write_files(own, args.out), sep="\n")
         return 0
+    name = "" if file is None or choosing else study_name(file.path)
     content = {
         **content_of(study, args.data, args.loss, tuned, published),
         "published": PUBLISHED.format(name=folders[0].name) if is_published(folders) else "",
         "command": command_of(args, *OF_STUDY, "data", "loss", "title", "out"),
         "figure_command": command_of(args, *OF_STUDY, "out"),
-        "title": args.title or " and ".join(distinct(study.runs["experiment"])),
+        "title": args.title or name or " and ".join(distinct(study.runs["experiment"])),
+        "question": "" if file is None else question(file.path),
         "commit": short_commit(git_state(Path(__file__).parent)),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
     figures = [drawn for of_section in content["figures"].values() for drawn in of_section]
     files: dict[str, str | bytes] = {**render(content), **figure_files(figures)}
-    files["comparisons.csv"] = comparisons_csv(study)
+    if not study.is_smoke:
+        files["comparisons.csv"] = comparisons_csv(study)
     if is_study(args.out):
         files[README] = files.pop(REPORT)
     if args.format == LATEX:
         for name, table in content["tables"].items():
-            caption = f"{table.caption} {table.note}".strip()
+            caption = " ".join(filter(None, (table.caption, table.note, table.tests)))
             files[f"{name}.tex"] = latex_table(name, caption, table.text, LEFT)
         files |= {f"{drawn.name}.pdf": drawn.pdf for drawn in figures}
         files["report.tex"] = document(content["title"], content["tables"], figures)

@@ -24,13 +24,15 @@ import pandas as pd
 
 from norm_lab.config.spec import result_name
 from norm_lab.report.figure import (
+    DASHES,
     MOST_LINES,
     SMALL,
     Figure,
     figure,
     legend_below,
     legend_height,
-    style,
+    looks_of,
+    repeats,
 )
 from norm_lab.report.parsers import records_parser
 from norm_lab.results.folder import read_folder
@@ -66,7 +68,10 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     others, step = arms[len(first) :], MOST_LINES - len(first)
     groups = [first + others[at : at + step] for at in range(0, max(1, len(others)), step)]
     rows = [(value, group) for value in shown for group in groups]
-    looks = {arm: {**style(place), "linewidth": 1} for place, arm in enumerate(arms)}
+    looks = {arm: {**looks_of(study)[arm], "linewidth": 1} for arm in arms}
+    for arm, before in repeats(looks).items():
+        if before:  # the same norm under another placement
+            looks[arm]["linestyle"] = DASHES[(DASHES.index(looks[arm]["linestyle"]) + before) % 6]
 
     def plot(grid: Any) -> None:
         handles = {}
@@ -86,15 +91,16 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
         for axes in grid.flat:
             axes.tick_params(labelsize=SMALL - 2)
             axes.minorticks_off()  # for smaller files
-        legend_below(grid[0, 0], {arm: handles[arm] for arm in arms if arm in handles})
+        legend_below(grid[0, 0], {study.shown(a): handles[a] for a in arms if a in handles})
 
-    height = 0.5 + 1.35 * len(rows) + legend_height(arms)
+    height = 0.5 + 1.35 * len(rows) + legend_height([study.shown(arm) for arm in arms])
     ordered = lines.assign(
         arm=pd.Categorical(lines["arm"], arms), value=pd.Categorical(lines["value"], shown)
     )
     data = ordered.pivot(index=["arm", "value", "update"], columns="place", values="mean")
     data = data.reindex(columns=places).map(lambda number: float(f"{number:.4g}"))
     data = data.sort_index().reset_index()
+    data["arm"] = data["arm"].astype(str).map(study.shown)
     inside = bool(what.stack) and all(place.startswith(what.stack) for place in places)
     source = f" Compare {what.source}." if what.source and inside else ""
     text = f"{what.title}: means over seeds, at up to four places.{source}"

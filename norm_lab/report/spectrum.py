@@ -20,6 +20,7 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
+    looks_of,
     style,
 )
 from norm_lab.report.parsers import spectrum_parser
@@ -38,9 +39,10 @@ def spectrum(study: Study) -> Figure | None:
             seeds.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
     if not seeds:
         return None
-    curves, tables = [], []
+    curves, tables, looks = [], [], looks_of(study)
     for (arm, side), of_seeds in seeds.items():
-        mean, look = np.mean(of_seeds, axis=0), style(study.names.index(arm))
+        mean, look, arm = np.mean(of_seeds, axis=0), looks[arm], study.shown(arm)
+        look = {**look}
         if side == "decoder":  # same color as the encoder
             look["linewidth"] = 0.8
         curves.append((arm if side == "shared" else f"{arm}, {side}", mean, look))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,7 +20,7 @@ from norm_lab.report.text import (
     span,
 )
 from norm_lab.results.folder import RUN_KEY
-from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
+from norm_lab.study.comparisons import EQUIVALENCE_BY, describe_arms, split_ratio
 from norm_lab.study.power import resolution
 from norm_lab.study.reproduction import reproduced
 from norm_lab.study.significance import Verdict
@@ -34,6 +35,8 @@ from norm_lab.study.tuning import (
 from norm_lab.study.windows import compare_over_text
 
 NO_RESULT = "no run has a result"
+SIDES = ("arm", "baseline")
+"""The columns with names of arms."""
 
 
 class Table(NamedTuple):
@@ -42,13 +45,15 @@ class Table(NamedTuple):
     Attributes:
         name: the name of its files and of its anchor in the page.
         text: see :func:`formatted`.
-        note: a note on its tests.
+        note: a note on this table.
+        tests: a note on its tests, which a page has once for all tables.
     """
 
     name: str
     caption: str
     text: pd.DataFrame
     note: str = ""
+    tests: str = ""
 
 
 def tables_of(
@@ -70,16 +75,68 @@ def tables_of(
     made: dict[str, Table] = {}
 
     def add(
-        name: str, caption: str, data: pd.DataFrame, note: str = "", outcome: str = SCORE
+        name: str,
+        caption: str,
+        data: pd.DataFrame,
+        note: str = "",
+        outcome: str = SCORE,
+        tests: str = "",
     ) -> None:
         if len(data):
-            made[name] = Table(name, caption, formatted(data, metric, outcome), note)
+            names = {side: data[side].map(study.shown) for side in SIDES if side in data}
+            text = formatted(data.assign(**names), metric, outcome)
+            made[name] = Table(name, caption, text, note, tests)
 
-    primary = study.comparisons.declared
+    if not study.is_smoke:
+        _add_comparisons(study, add, data, published)
+    if loss is not None:
+        add(
+            "reached",
+            f"When the validation loss was {loss:.3f} or lower for the first time, means over the "
+            "finished seeds that reach it.",
+            reached_table(study, loss),
+        )
+    add("speed", "Speed and size, means over seeds.", speed_table(study))
+    failures = study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
+    add("failures", "Failed and diverged runs.", failures)
+    labeled = (study.runs["arm"] != study.runs["id"]).any()
+    columns = ["arm", *(["id"] if labeled else []), "seed", "score"]
+    runs = study.runs[columns].assign(commit=study.commits)
+    placements = {*study.placements.values()}
+    if labeled and len(placements) == 1:
+        runs["id"] = runs["id"].str.removesuffix(f", {placements.pop()}")
+    add("runs", "Every run.", runs.assign(date=study.runs["date"]))
+    if tuned is not None:
+        add(
+            "tuned",
+            f"The chosen {tuned.key} of each arm, with the next best one.",
+            chosen_table(tuned.trials, tuned.chosen),
+            "A curve is flat if the next best value is worse by less than the standard "
+            "deviation between seeds.",
+            OUTCOME,
+        )
+        add(
+            "sensitivity",
+            f"Sensitivity to {tuned.key}.",
+            learning_rate_sensitivity(tuned.trials),
+            "The mean over the grid of min(loss, loss at the start) minus the least loss (Wortsman "
+            "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial is taken "
+            "as the loss at the start. An arm that trains at no value has a low sensitivity, too; "
+            "see its loss in the previous table.",
+            OUTCOME,
+        )
+    return made
+
+
+def _add_comparisons(
+    study: Study, add: Callable[..., None], data: Path | None, published: Study | None
+) -> None:
+    """Add the tables of comparisons, of tests and of the seeds needed; see :func:`tables_of`."""
+    metric, primary = study.metric, study.comparisons.declared
     declared = " and ".join(dict.fromkeys(primary["declared"]))
     caption = f"Comparisons that the study declares, {declared}."
-    note = " ".join(filter(None, (missing_note(primary, study), test_note(primary))))
-    add("primary", caption, primary_table(primary), note)
+    note, tests = missing_note(primary, study), test_note(primary)
+    add("primary", caption, primary_table(primary), note, tests=tests)
     if published is not None:
         beside = reproduced(study, published)
         of_arm = beside["baseline"] == ""
@@ -101,8 +158,9 @@ def tables_of(
             f"comparison-{outcome}".replace("_", "-"),
             f"Every arm against its baseline: {title}.",
             outcome_table(of_outcome, study),
-            " ".join(filter(None, (missing_note(of_outcome, study), test_note(of_outcome)))),
+            missing_note(of_outcome, study),
             str(outcome),
+            test_note(of_outcome),
         )
     scores = comparisons[comparisons["outcome"] == SCORE]
     needed = ["seeds_paired", "seeds_unpaired"]
@@ -132,40 +190,6 @@ def tables_of(
         "A text of one window has no interval over text." if one_window else "",
         outcome="valid_loss",
     )
-    if loss is not None:
-        add(
-            "reached",
-            f"When the validation loss was {loss:.3f} or lower for the first time, means over the "
-            "finished seeds that reach it.",
-            reached_table(study, loss),
-        )
-    add("speed", "Speed and size, means over seeds.", speed_table(study))
-    failures = study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
-    add("failures", "Failed and diverged runs.", failures)
-    labeled = (study.runs["arm"] != study.runs["id"]).any()
-    columns = ["arm", *(["id"] if labeled else []), "seed", "score"]
-    runs = study.runs[columns].assign(commit=study.commits)
-    add("runs", "Every run.", runs.assign(date=study.runs["date"]))
-    if tuned is not None:
-        add(
-            "tuned",
-            f"The chosen {tuned.key} of each arm, with the next best one.",
-            chosen_table(tuned.trials, tuned.chosen),
-            "A curve is flat if the next best value is worse by less than the standard "
-            "deviation between seeds.",
-            OUTCOME,
-        )
-        add(
-            "sensitivity",
-            f"Sensitivity to {tuned.key}.",
-            learning_rate_sensitivity(tuned.trials),
-            "The mean over the grid of min(loss, loss at the start) minus the least loss (Wortsman "
-            "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial is taken "
-            "as the loss at the start. An arm that trains at no value has a low sensitivity, too; "
-            "see its loss in the previous table.",
-            OUTCOME,
-        )
-    return made
 
 
 def comparisons_csv(study: Study) -> str:
@@ -175,6 +199,7 @@ def comparisons_csv(study: Study) -> str:
         ["arm", "baseline", "outcome"]
     )
     table["by_seed"] = table["by_seed"].map(lambda values: " ".join(map("{:.10g}".format, values)))
+    table = table.assign(**{side: table[side].map(study.shown) for side in SIDES})
     return str(table.to_csv(index=False, float_format="%.10g"))
 
 
@@ -231,7 +256,7 @@ def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
     for row in comparisons.to_dict("records"):
         seeds = study.runs["seed"][study.runs["arm"] == row["arm"]].nunique()
         if row["n"] < seeds:
-            parts.append(f"{row['arm']} ({seeds - row['n']} of {seeds} seeds)")
+            parts.append(f"{study.shown(row['arm'])} ({seeds - row['n']} of {seeds} seeds)")
     if not parts:
         return ""
     return (
@@ -250,8 +275,8 @@ TESTS = {
 EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "
 
 
-def test_note(comparisons: pd.DataFrame) -> str:
-    """Return a note on the tests in a table of comparisons; empty if nothing is tested."""
+def test_note(comparisons: pd.DataFrame, one_table: bool = True) -> str:
+    """Return a note on the tests in a table of comparisons, or in several; may be empty."""
     tested = comparisons[comparisons["p"].notna()]
     if tested.empty:
         return ""
@@ -273,7 +298,7 @@ def test_note(comparisons: pd.DataFrame) -> str:
     parts = ["all comparisons that the study declares"] if others < len(tested) else []
     if others:
         count = "exploratory comparison" if others == 1 else f"{others} exploratory comparisons"
-        parts.append(f"the {count} of this table")
+        parts.append(f"the {count} of this table" if one_table else "the others of its table")
     return (
         f"p is from {' or '.join(names)}. p (permutation) is from the permutation test, {kind}. "
         f"p (Holm) is p corrected over its family, {' or '.join(parts)}. It decides the verdict at "
@@ -327,7 +352,12 @@ def speed_table(study: Study) -> pd.DataFrame:
 
     table = pd.DataFrame(
         {
-            "score": mean("score"),
+            "score": pd.Series(
+                {
+                    row["arm"]: row["mean"]
+                    for row in describe_arms(study.runs, study.arms).to_dict("records")
+                }
+            ),
             "parameters": arms["model.parameters"].agg(span),
             "norm_parameters": arms["model.norm_parameters"].agg(span),
             "updates": mean("training.updates"),
@@ -339,8 +369,44 @@ def speed_table(study: Study) -> pd.DataFrame:
     return table.reset_index()
 
 
-def table_markdown(table: Table) -> str:
-    """Return a table in Markdown, with its caption and its note."""
+def conclusions(study: Study) -> list[str]:
+    """Return a sentence on each declared comparison, or if there is none, on each arm's score."""
+    table, metric = study.comparisons.declared, study.metric
+    table = study.comparisons.of() if table.empty else table
+    return [
+        _conclusion(study, row, numbers)
+        for row, numbers in zip(
+            table.to_dict("records"), formatted(table, metric).to_dict("records"), strict=True
+        )
+        if row["verdict"] != Verdict.BASELINE
+    ]
+
+
+def _conclusion(study: Study, row: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
+    """Return a comparison as a sentence, given its values and their text."""
+    arm, baseline = (study.shown(row[side]) for side in SIDES)
+    outcome = outcome_title(row["outcome"], study.metric)
+    title, _, unit = outcome.partition(", ")
+    measured = f"{numbers['difference']} ({numbers['95 % interval of the difference']}) in {title}"
+    if unit:
+        measured += f", {unit}"
+    seeds = len(row["by_seed"]) or row["n"]
+    measured += f", {seeds} seed{'s' if seeds != 1 else ''}"
+    match row["verdict"]:
+        case Verdict.BETTER | Verdict.WORSE:
+            said = f"{arm} is {row['verdict']} than {baseline}"
+        case Verdict.EQUIVALENT:
+            said = f"{arm} and {baseline} are equivalent within {row['margin']:g}"
+        case Verdict.UNDECIDED:
+            said = f"Between {arm} and {baseline} nothing is decided"
+        case _:
+            return f"{arm} and {baseline} are not tested in {title}: too few seeds."
+    return f"{said}: {measured}."
+
+
+def table_markdown(table: Table, tests: bool = True) -> str:
+    """Return a table in Markdown, with its caption and its note, and maybe that on its tests."""
     align = ["---" if name in LEFT else "---:" for name in table.text]
     text = markdown(table.text.map(escaped).rename(columns=escaped), align)
-    return "\n\n".join(filter(None, (escaped(table.caption), text, escaped(table.note))))
+    note = " ".join(filter(None, (table.note, table.tests if tests else "")))
+    return "\n\n".join(filter(None, (escaped(table.caption), text, escaped(note))))

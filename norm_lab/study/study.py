@@ -108,6 +108,16 @@ class Study:
         both = pd.concat([self.runs, self.failures])
         return dict(zip(both["arm"], both["short"]))
 
+    def shown(self, side: str) -> str:
+        """Return an arm, or the difference of two, as pages name it.
+
+        A placement that all arms share is left out.
+        """
+        if len(set(self.placements.values())) > 1:
+            return side
+        names = self.short_names
+        return MINUS.join(names.get(name, name) for name in terms(side))
+
     def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
         """Sort a table with a column ``arm`` by placement, with that of the baseline first."""
         order = list(dict.fromkeys(self.placements.values()))

@@ -70,7 +70,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
+        if {"td", "th"} & {*self.open[-2:]}:  # a verdict is in a span
             self.cells.append(data)
 
 
@@ -138,8 +138,10 @@ def test_the_page_is_whole_and_needs_nothing_else_and_fits_a_phone(written):
     page = Page(text)
     assert page.outside == [] and "<script" not in text
     assert len(page.ids) == len(set(page.ids))
-    headings = re.findall(r"<h2>(.*)</h2>", text)
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert re.findall(r"^## (.*)", (out / "report.md").read_text(), re.M) == headings
+    linked = re.findall('<a href="#(.*?)">(.*?)</a>', text)
+    assert [title for _, title in linked] == headings and {*dict(linked)} <= {*page.ids}
     assert page.loose == []  # a table that is wider than the page scrolls by itself
     assert "" not in page.labels  # on a phone, each cell has the name of its column beside it
     assert text.count("<svg") == len(list(out.glob("*.svg"))) > 5
@@ -165,7 +167,7 @@ def test_the_verdict_comes_first(written):
     base, alike, far, gone = rows_of(markdown, ARMS)
     assert list(base)[:4] == ["arm", "verdict", "n", "no result"]
     assert (base["verdict"], alike["verdict"]) == ("baseline", "undecided")
-    assert (far["arm"], far["verdict"], far["n"]) == ("far, pre", "better", "3")
+    assert (far["arm"], far["verdict"], far["n"]) == ("far", "better", "3")
     assert far["difference"] == "+3.10" and far["no result"] == "1 diverged"
     assert (gone["verdict"], gone["n"], gone["mean"]) == ("no run has a result", "0", "-")
     page = Page((out / "index.html").read_text())
@@ -179,7 +181,7 @@ def test_the_numbers_of_all_comparisons_are_a_table(written):
     out, _ = written
     table = pd.read_csv(out / "comparisons.csv").set_index(["outcome", "arm"])
     assert set(table.index.get_level_values(0)) == {"score", "valid_loss", "train_loss"}
-    far = table.loc[("score", "far, pre")]
+    far = table.loc[("score", "far")]
     assert far["difference"] == pytest.approx(3.1) and far["verdict"] == "better"
     assert [float(value) for value in far["by_seed"].split()] == pytest.approx([3.0, 3.1, 3.2])
 
@@ -195,7 +197,7 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
     text = (tmp_path / "out" / "report.md").read_text()
     primary = rows_of(text, "Comparisons that the study declares, before the runs.")
-    assert [row["baseline"] for row in primary] == ["alike, pre", "layernorm, pre"]
+    assert [row["baseline"] for row in primary] == ["alike", "layernorm"]
     assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
     assert "All others are\nexploratory" in text
     assert "two one-sided tests of equivalence within the margin" in text
@@ -224,8 +226,8 @@ def test_own_runs_of_a_published_study_are_compared_with_it(tmp_path, undrawn, c
     assert (declared["published"], declared["yours"]) == ("+3.13", "-3.03")
     assert declared["verdict"] == "differs"
     arms = {row["arm"]: row for row in rows_of(text, "Each arm, in both studies: BLEU.")}
-    assert arms["far, pre"]["verdict"] == "differs"
-    assert arms["alike, pre"]["verdict"] == "agrees within the interval"
+    assert arms["far"]["verdict"] == "differs"
+    assert arms["alike"]["verdict"] == "agrees within the interval"
     assert "6 of the 9 runs that both studies have" in text
 
 
@@ -267,8 +269,8 @@ def test_arms_have_the_labels_of_the_study_file(tmp_path):
     (primary,) = rows_of(text, "Comparisons that the study declares, before the runs.")
     assert (primary["arm"], primary["baseline"]) == ("far away, post", "nearly alike")
     runs = {(row["arm"], row["id"]) for row in rows_of(text, "Every run.")}
-    unlabeled = ("layernorm, pre", "layernorm, pre")
-    assert runs == {("far away, post", "far, pre"), ("nearly alike", "alike, pre"), unlabeled}
+    unlabeled = ("layernorm", "layernorm")
+    assert runs == {("far away, post", "far"), ("nearly alike", "alike"), unlabeled}
     assert "far away, post" in (tmp_path / "out" / "scores.svg").read_text()
     main([*argv, "--label", "alike=not alike"])
     assert "| not alike |" in (tmp_path / "out" / "report.md").read_text()
@@ -286,7 +288,7 @@ def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path, undrawn
     main([str(folder), "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
     (row,) = rows_of(text, "Seeds per arm at which")
-    assert (row["arm"], row["seeds, paired"]) == ("far, pre", "none is enough")
+    assert (row["arm"], row["seeds, paired"]) == ("far", "none is enough")
     over_all = rows_of(text, "Seeds needed, over all arms.")
     assert over_all[-1]["value"] == "none is enough"
 
@@ -300,15 +302,13 @@ def test_runs_that_diverged_are_in_tables_and_curves(written):
     out, _ = written
     markdown = (out / "report.md").read_text()
     failed = section(markdown, "Failed and diverged runs")
-    assert "| far, pre | 4 | diverged | train | 40 of 60 updates | the loss is nan |" in failed
+    assert "| far | 4 | diverged | train | 40 of 60 updates | the loss is nan |" in failed
     assert r"the loss is nan \| or inf |" in failed  # a bar would begin another cell
-    assert "| gone, pre | 0 of 1 | not reached | unknown | unknown |" in section(
-        markdown, "Training"
-    )
+    assert "| gone | 0 of 1 | not reached | unknown | unknown |" in section(markdown, "Training")
     assert "A cross marks the last loss of a run that failed or diverged." in markdown
     curves = pd.read_csv(out / "valid-loss.csv")
     (ended,) = curves[curves["state"] == "diverged"].to_dict("records")
-    assert (ended["arm"], ended["updates"], ended["mean"]) == ("far, pre", 60, 7.5)
+    assert (ended["arm"], ended["updates"], ended["mean"]) == ("far", 60, 7.5)
 
 
 def test_the_tests_on_translations_say_what_they_ask(written):
@@ -316,15 +316,44 @@ def test_the_tests_on_translations_say_what_they_ask(written):
     text = section((out / "report.md").read_text(), "The same models on other sentences")
     assert "They do not generalize to other seeds" in text
     rows = {(row["arm"], row["seed"]): row for row in rows_of(text, "The same trained models")}
-    assert rows["far, pre", "1"]["verdict"] == "worse"
-    assert rows["alike, pre", "1"]["verdict"] == "no translations kept"
+    assert rows["far", "1"]["verdict"] == "worse"
+    assert rows["alike", "1"]["verdict"] == "no translations kept"
 
 
 def test_every_figure_names_its_command_commit_and_date(written):
     out, _ = written
-    for text in ((out / "report.md").read_text(), (out / "index.html").read_text()):
-        for path in out.glob("*.svg"):
-            assert f"--figure {path.stem}\n# runs scored at 0123456789; figure drawn at " in text
+    text = (out / "index.html").read_text()
+    for path in out.glob("*.svg"):
+        assert f"--figure {path.stem}\n# runs scored at 0123456789; figure drawn at " in text
+
+
+def test_every_seed_in_a_figure_says_its_value(written):
+    out, _ = written
+    for text in ((out / "index.html").read_text(), (out / "scores.svg").read_text()):
+        assert "<title>seed 2: 38.40</title>" in text
+    assert "<title>seed 2: +3.10</title>" in (out / "differences.svg").read_text()
+
+
+def test_no_sentence_comes_twice(written):
+    out, _ = written
+    text = (out / "report.md").read_text().partition("\n## ")[2]
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "!", "<", "#"))]
+    sentences = [each for line in lines for each in line.split(". ") if len(each) > 30]
+    assert [each for each, count in Counter(sentences).items() if count > 1] == []
+
+
+def test_the_page_of_a_smoke_run_tests_nothing(tmp_path, undrawn):
+    folders = study_of_three(tmp_path)
+    smoke = folders[0].rename(tmp_path / "toy_smoke")
+    for path in smoke.glob("*.json"):
+        path.write_text(path.read_text().replace('"toy_pre"', '"toy_smoke"'))
+    main([str(smoke), "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "**Smoke run: the scores mean nothing.**" in text and "verdict" not in text.lower()
+    assert not re.search(r"\bp\b|power|undecided", text)
+    assert {path.stem for path in (tmp_path / "out").glob("*.csv")}.isdisjoint(
+        {"differences", "scores", "comparisons"}
+    )
 
 
 @pytest.mark.parametrize("name", ["powernorm-2", "valid-loss"])
@@ -352,7 +381,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     training = section(text, "Training")
     assert "When the validation loss was 9.500 or lower for the first time" in training
     # its training of 60 updates took two minutes, and its first loss was 9
-    assert "| layernorm, pre | 1 of 1 | 30 | 1.0 | 9.000 |" in training
+    assert "| layernorm | 1 of 1 | 30 | 1.0 | 9.000 |" in training
     assert "--loss 9.5" in section(text, "How this page was made")
 
 
@@ -451,9 +480,13 @@ def test_every_figure_is_a_drawing_with_its_data(written):
     assert {path.stem for path in drawings} == data
     for path in drawings:
         ElementTree.fromstring(path.read_text())
-        assert f"]({path.name})" in markdown and f"`{path.stem}.csv`" in markdown
+        assert f"]({path.name})" in markdown
     scores = pd.read_csv(out / "scores.csv")
     assert sorted(scores["score"]) == sorted(study.runs["score"])
+    arms = {row["arm"] for row in rows_of(markdown, "Every run.")}
+    for name in ("scores", "differences", "valid-loss", "speed", "comparisons"):
+        if (out / f"{name}.csv").exists():
+            assert set(pd.read_csv(out / f"{name}.csv")["arm"]) <= arms, name
 
 
 def test_a_table_has_the_digits_of_its_outcome():
@@ -532,17 +565,17 @@ def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm,
     assert main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report/report.md").read_text()
     title = {"score": "BLEU", "valid-loss": "least validation loss, bits per token"}
-    with_values = {"alike, pre", "far, pre", "layernorm, pre"} - {f"{arm}, pre"}
+    with_values = {"alike", "far", "layernorm"} - {arm}
     for outcome, text in title.items():
         caption = f"Every arm against its baseline: {text}."
         rows = {row["arm"]: row for row in rows_of(page, caption)}
         note = (
             "Runs without a value of this outcome are excluded, and arms without any are neither "
         )
-        note += f"described nor tested: {arm}, pre (3 of 3 seeds)."
+        note += f"described nor tested: {arm} (3 of 3 seeds)."
         after = page.partition(caption)[2].partition("Every arm against")[0]
         assert (note in after) == (outcome == kind)
-        assert set(rows) == (with_values if outcome == kind else with_values | {f"{arm}, pre"})
+        assert set(rows) == (with_values if outcome == kind else with_values | {arm})
         if outcome == kind and arm == "layernorm":
             assert {row["verdict"] for row in rows.values()} == {"not tested"}
 
@@ -555,7 +588,7 @@ def test_a_seed_without_a_score_is_left_out(tmp_path):
     page = (tmp_path / "report/report.md").read_text()
     (row,) = (r for r in rows_of(page, "Every arm against its baseline: BLEU") if "far" in r["arm"])
     assert row["n"] == "2"
-    assert "far, pre (1 of 3 seeds)" in page
+    assert "far (1 of 3 seeds)" in page
 
 
 def test_results_without_any_score_are_refused(tmp_path):

@@ -21,7 +21,6 @@ from norm_lab.report.figure import (
     legend_below,
     legend_height,
     looks_of,
-    style,
 )
 from norm_lab.report.parsers import spectrum_parser
 from norm_lab.report.records import statistics_of

@@ -1,4 +1,4 @@
-"""The C++ kernels of norm_plugin, which are optional; all other metadata is in pyproject.toml."""
+"""The C++ kernels of norm_plugin, which are optional, and the files that its lab reads."""
 
 import hashlib
 import importlib.util
@@ -11,6 +11,7 @@ from pathlib import Path
 from runpy import run_path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 KERNELS = Path("norm_plugin") / "kernels" / "cpu" / "csrc"
 COMPILER_FLAGS = [
@@ -38,7 +39,7 @@ def optional_extension():
         from torch.utils.cpp_extension import BuildExtension, CppExtension
     except ImportError as error:
         say(f"no C++ kernels ({error}; install torch first, then this again)")
-        return {}
+        return {"cmdclass": LAB}
 
     class OptionalBuild(BuildExtension):
         def run(self):
@@ -69,7 +70,18 @@ def optional_extension():
         extra_compile_args=[*COMPILER_FLAGS, f"-DNORM_PLUGIN_SOURCES={digest}"],
         extra_link_args=["-fopenmp"],
     )
-    return {"ext_modules": [kernels], "cmdclass": {"build_ext": OptionalBuild}}
+    return {"ext_modules": [kernels], "cmdclass": {**LAB, "build_ext": OptionalBuild}}
+
+
+class BuildLab(build_py):
+    """Adds to a wheel the folders of the checkout that the lab reads: see norm_lab/paths.py."""
+
+    def run(self):
+        super().run()
+        for name in () if self.editable_mode else ("configs", "data-prep"):
+            target = Path(self.build_lib) / "norm_lab" / "installed" / name
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(name, target, ignore=unwanted, dirs_exist_ok=True)
 
 
 def key(torch, digest):
@@ -87,6 +99,9 @@ def copy_whole(source, target):
     part = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.copy(source, part)
     part.replace(target)
+
+
+LAB = {"build_py": BuildLab}
 
 
 def first_line(error):

@@ -22,7 +22,7 @@ from norm_lab.config.options import (
     run_parser,
     sweep_parser,
 )
-from norm_lab.paths import PYTHON, ROOT
+from norm_lab.paths import PYTHON, ROOT, WORK
 
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
 SMOKE = "smoke run: the scores mean nothing"
@@ -162,7 +162,7 @@ def study(argv: Sequence[str]) -> int:
     from norm_lab.study.tune import compose_tuned, tune_study, tuned_path
 
     path = study_path(request.experiment)
-    folder = Path(args.work or ROOT / "work", "studies", study_name(path))
+    folder = Path(args.work or WORK, "studies", study_name(path))
     request = replace(request, results=request.results or Path(os.getcwd(), folder))
     if read_study_file(path).tune is None:
         specs = compose_runs(request)

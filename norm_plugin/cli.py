@@ -15,7 +15,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from norm_plugin import __version__
@@ -29,7 +28,7 @@ from norm_plugin.io.command_line import (
 )
 
 LAB = "norm_lab"
-"""The package that adds verbs, if present: it is in the checkout, but not in a wheel."""
+"""The package that adds verbs, if present: not beside a mere copy of the plugin."""
 COMPARE, CHECKPOINTS = "Compare norms", "Work with checkpoints"
 EVALUATE, LOOK = "Evaluate a model", "Look something up"
 GROUPS = (COMPARE, CHECKPOINTS, EVALUATE, LOOK)
@@ -84,10 +83,7 @@ VERBS = {
         "norm_plugin.cli:check_user_dir", "check the norms and placements of a user dir", LOOK
     ),
 }
-NO_LAB = (
-    "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
-    "run its scripts/setup.sh and call its .venv/bin/norm-plugin"
-)
+NO_EXTRA = "install norm_plugin with the extras fairseq and analysis: docs/installation.md"
 
 
 def all_verbs() -> dict[str, Verb]:
@@ -107,7 +103,6 @@ def usage() -> str:
         if of_group:
             lines += ["", f"{group}:"]
             lines += [f"  {name:<{width}}  {verb.help}" for name, verb in of_group.items()]
-    lines += [] if find_spec(LAB) else ["", *wrap(f"{NO_LAB[0].upper()}{NO_LAB[1:]}.", 90)]
     end = "`norm-plugin VERB --help` explains a verb. `python -m norm_plugin VERB` is the same."
     return "\n".join(["usage: norm-plugin VERB ... | --version", *lines, "", end])
 
@@ -121,12 +116,16 @@ def call(name: str, argv: Sequence[str]) -> int:
     verbs = all_verbs()
     if name not in verbs:
         shown = [each for each, verb in verbs.items() if verb.help]
-        hint = "" if find_spec(LAB) else f"; {NO_LAB}"
-        raise UsageError(f"unknown command {name}; {did_you_mean(name, shown)}{hint}")
+        raise UsageError(f"unknown command {name}; {did_you_mean(name, shown)}")
     verb = verbs[name]
     if verb.parser:
         _function(verb.parser)().parse_args(list(argv))
-    status: int = _function(verb.target)(argv)
+    try:
+        status: int = _function(verb.target)(argv)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("norm_"):
+            raise
+        raise CommandError(f"{error.name} is missing; {NO_EXTRA}") from error
     return status
 
 

@@ -10,9 +10,8 @@ import sys
 import pytest
 from forked import ROOT, run_forked
 
-import norm_lab.verbs
 from norm_plugin import __version__
-from norm_plugin.cli import LAB, VERBS, all_verbs, main
+from norm_plugin.cli import all_verbs, main
 from norm_plugin.io.command_line import CommandError
 
 LINES_OF_A_SCREEN = 55
@@ -52,35 +51,16 @@ def test_the_help_has_every_verb_but_those_that_only_programs_call():
     assert shown[0] == "run"
 
 
-WITHOUT_LAB = f"""
-import importlib.util, sys
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "{LAB}" else find(name, *more)
-from norm_plugin.cli import run
-run()
-"""
-
-
-def without_lab(*argv: str) -> subprocess.CompletedProcess[str]:
-    """The finished command line of a wheel, which has no lab."""
-    command = [sys.executable, "-c", WITHOUT_LAB, *argv]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_without_the_lab_it_offers_the_verbs_of_the_plugin():
-    result = without_lab("--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert verbs_in_help(result.stdout) == [*VERBS]
-    assert "scripts/setup.sh" in result.stdout
-
-
-@pytest.mark.parametrize("verb", norm_lab.verbs.VERBS)
-def test_without_the_lab_its_verbs_say_what_to_do(verb):
-    result = without_lab(verb, "toy")
-    assert (result.returncode, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: unknown command {verb}; ")
-    assert "checkout of norm_plugin: clone it, run its scripts/setup.sh" in line
+@pytest.mark.parametrize("argv", [["run", "toy"], ["report", "D"], ["average", "--help"]])
+def test_a_library_that_is_missing_is_one_line(argv):
+    """-S hides what is installed, as where the extras are not."""
+    command = [sys.executable, "-S", "-E", "-m", "norm_plugin", *argv]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if argv[-1] == "--help":
+        assert (result.returncode, result.stderr) == (0, "")
+    else:
+        assert (result.returncode, result.stdout) == (1, "")
+        assert re.fullmatch(r"error: \w+ is missing; .* with the extras .*\n", result.stderr)
 
 
 def test_an_unknown_verb_is_one_line():

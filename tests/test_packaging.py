@@ -1,4 +1,4 @@
-"""What pyproject.toml declares: a wheel has the plugin alone, whose norms need only torch."""
+"""What pyproject.toml declares: a wheel has the plugin and the lab; its norms need only torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import norm_plugin
 
 ROOT = Path(__file__).resolve().parents[1]
-CSRC = ROOT / "norm_plugin" / "kernels" / "cpu" / "csrc"
+INSTALLED = "norm_lab/installed/"
 INSTALLATION = ROOT / "docs" / "installation.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BUILD = """
@@ -29,7 +29,7 @@ getattr(build_meta, sys.argv[1])(sys.argv[2])
 
 def build(kind: str, checkout: Path, target: Path) -> Path:
     """The wheel that ``kind`` of setuptools builds of a copy of this checkout."""
-    for folder in ("norm_plugin", "norm_lab", "configs"):
+    for folder in ("norm_plugin", "norm_lab", "configs", "data-prep"):
         unwanted = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(ROOT / folder, checkout / folder, ignore=unwanted)
     for name in ("setup.py", "pyproject.toml"):
@@ -55,12 +55,17 @@ def python(code: str, *argv: str, here: Path) -> str:
     return result.stdout
 
 
-def test_a_wheel_has_the_plugin_alone(tmp_path: Path) -> None:
+def test_a_wheel_has_the_plugin_the_lab_and_the_files_that_it_reads(tmp_path: Path) -> None:
     wheel = zipfile.ZipFile(build("build_wheel", tmp_path / "checkout", tmp_path))
     names = [name for name in wheel.namelist() if ".dist-info/" not in name]
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "norm_plugin").rglob("*.py")}
-    kernels = {path.relative_to(ROOT).as_posix() for path in CSRC.iterdir()}
-    assert kernels and set(names) == sources | kernels | {"norm_plugin/py.typed"}
+    inside = {"norm_plugin": "", "norm_lab": "", "configs": INSTALLED, "data-prep": INSTALLED}
+    expected = {
+        f"{prefix}{path.relative_to(ROOT).as_posix()}"
+        for folder, prefix in inside.items()
+        for path in (ROOT / folder).rglob("*.*")
+        if path.is_file() and path.suffix not in (".so", ".pyc")
+    }
+    assert set(names) == expected
     info = f"norm_plugin-{norm_plugin.__version__}.dist-info"
     scripts = wheel.read(f"{info}/entry_points.txt").decode()
     assert scripts.split() == ["[console_scripts]", "norm-plugin", "=", "norm_plugin.cli:run"]

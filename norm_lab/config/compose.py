@@ -55,7 +55,7 @@ from norm_lab.config.studies import (
 from norm_lab.config.user_dir import sources_in_use
 from norm_lab.metrics import find_metric
 from norm_lab.metrics.base import AVERAGE
-from norm_lab.paths import ROOT
+from norm_lab.paths import PLUGIN, WORK
 from norm_lab.run.flags import (
     LOGGING,
     Configuration,
@@ -160,7 +160,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     metric = find_metric(experiment.metric)
     norm, seed = choices.get("norm", "layernorm"), read_seed(choices.get("seed", "1"))
     subword = _subword(experiment, choices)
-    work = request.work or ROOT / "work"
+    work = request.work or WORK
     if ":" in str(work):
         raise CommandError(f"--work is {work}, but fairseq splits paths at a colon; choose another")
     pretrained = _pretrained(request.pretrained, experiment)
@@ -198,7 +198,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     check_no_code([*training, *evaluation], code_dir)
     if metric.checkpoint == AVERAGE:
         check_number_averaged(config)
-    plugin = user_dir or ROOT / "norm_plugin"
+    plugin = user_dir or PLUGIN
     of_arm = {**trained, "common": {**trained["common"], "seed": None}}
     checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
     placement = check_training(checked)  # once for the runs of an arm

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from norm_lab.config.spec import RunSpec
 from norm_lab.metrics import AVERAGE, find_metric
-from norm_lab.paths import PYTHON, ROOT, python_path
+from norm_lab.paths import FILES, PYTHON, ROOT, python_path
 from norm_lab.run.flags import averaging_flags, training_flags
 
 PREPARE = "prepare"
@@ -43,11 +43,13 @@ class Stage:
 def data_command(spec: RunSpec) -> tuple[str, ...]:
     """Return the command of data preparation, which skips finished steps."""
     program = spec.preparation.program
-    command = (*PYTHON, program, "--out", str(spec.data), *spec.preparation.arguments())
-    if not os.path.isabs(program):
+    own = os.path.isabs(program)
+    path = program if own else os.path.relpath(FILES / program, ROOT)
+    command = (*PYTHON, path, "--out", str(spec.data), *spec.preparation.arguments())
+    if not own:
         return command
     # a program outside the checkout imports the helpers of data-prep
-    return ("env", f"PYTHONPATH={python_path(ROOT / 'data-prep', ROOT)}", *command)
+    return ("env", f"PYTHONPATH={python_path(FILES / 'data-prep', ROOT)}", *command)
 
 
 def data_key(spec: RunSpec) -> str:

@@ -36,7 +36,7 @@ from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_pa
 from norm_lab.engine.failure import has_result
 from norm_lab.engine.grid import run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
-from norm_lab.paths import ROOT
+from norm_lab.paths import PLUGIN, WORK
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.results.table import read_results
 from norm_lab.run.flags import training_flags
@@ -172,7 +172,7 @@ def trial_points(
 
 def with_own_results(request: Request) -> Request:
     """Return the request with ``tuning/`` for the results, apart from those of the study."""
-    results = request.results or Path(request.work or ROOT / "work", "results")
+    results = request.results or Path(request.work or WORK, "results")
     return replace(request, results=results / "tuning")
 
 
@@ -313,8 +313,7 @@ def compose_tuned(request: Request) -> list[RunSpec]:
 
 def code_digest() -> dict[str, str]:
     """Return a digest of our code that a training runs, and the versions of torch and fairseq."""
-    package = ROOT / "norm_plugin"
-    files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
+    files = [path for name in CODE for path in sorted((PLUGIN / name).rglob("*.*"))]
     sources = [path for path in files if path.suffix in SOURCES]
     ours = _digest(b"".join(path.read_bytes() for path in sources))
     return {"norm_plugin": ours, "torch": version("torch"), "fairseq": version("fairseq-fixed")}

@@ -654,6 +654,14 @@ def test_a_gain_of_1_plus_weight_stays_one_in_every_order(loaded):
     torch.testing.assert_close(model(x), old(x))
 
 
+def test_a_norm_with_values_keeps_them_where_the_default_device_has_none():
+    # as ImageGPT's, whose gain is a torch.Tensor(width), in from_pretrained
+    with torch.device("meta"):
+        model = nn.Sequential(nn.LayerNorm(DIM, device="cpu"))
+        replace_norms(model, "seednorm")
+    assert torch.equal(model[0].alpha, build_norm("seednorm", DIM).alpha)
+
+
 def test_a_gain_that_means_another_thing_is_told():
     model = with_gain(UnitRMSNorm)
     (replaced,) = replace_norms(model, "layernorm", mask=None)

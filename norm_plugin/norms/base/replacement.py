@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
@@ -133,10 +134,11 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
     eps = spec.has_option("eps") and "eps" not in options
     paths = {id(place.old): (place.old, place.path) for place in reversed(places)}
     formulas = {key: formula_of(*which, eps_needed=eps) for key, which in paths.items()}
-    built = {
-        key: spec.build(formula.width, **_options_for(formula, spec, options))
-        for key, formula in formulas.items()
-    }
+    with torch.device("cpu"):  # tensors on the default device meta could not be moved to another
+        built = {
+            key: spec.build(formula.width, **_options_for(formula, spec, options))
+            for key, formula in formulas.items()
+        }
     for norm in built.values():
         check_declaration(spec, norm, dict(norm.built_with))
     _warn_of_leaks(model, name, next(iter(built.values())), causal)

@@ -296,7 +296,7 @@ def test_a_change_of_any_source_is_other_code(kind, tmp_path, monkeypatch):
     source = tmp_path / "norm_plugin" / "kernels" / "cpu" / f"columns{kind}"
     source.parent.mkdir(parents=True)
     source.write_text("before")
-    monkeypatch.setattr(tune, "ROOT", tmp_path)
+    monkeypatch.setattr(tune, "PLUGIN", tmp_path / "norm_plugin")
     before = tune.code_digest()
     source.write_text("after")
     assert tune.code_digest() != before

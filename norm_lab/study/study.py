@@ -96,13 +96,13 @@ class Study:
         """All arms; those without a result come last."""
         return [*self.arms, *self.failed_arms]
 
-    @property
+    @cached_property
     def placements(self) -> dict[str, str]:
         """The placement of each arm; the baseline comes first, arms without a result last."""
         both = pd.concat([self.runs, self.failures])
         return dict(zip(both["arm"], both["placement"]))
 
-    @property
+    @cached_property
     def short_names(self) -> dict[str, str]:
         """The name of each arm without its placement."""
         both = pd.concat([self.runs, self.failures])
@@ -113,10 +113,12 @@ class Study:
 
         A placement that all arms share is left out.
         """
-        if len(set(self.placements.values())) > 1:
-            return side
-        names = self.short_names
+        names = self._names_shown
         return MINUS.join(names.get(name, name) for name in terms(side))
+
+    @cached_property
+    def _names_shown(self) -> dict[str, str]:
+        return {} if len({*self.placements.values()}) > 1 else self.short_names
 
     def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
         """Sort a table with a column ``arm`` by placement, with that of the baseline first."""

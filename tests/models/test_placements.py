@@ -86,10 +86,14 @@ OVER_ALL_CHANNELS = (*QUERY_AND_KEY, "--norm-type-value", "layernorm", "--norm-q
 
 
 CHECKPOINT = ("--checkpoint-activations",)
+# A layer is recomputed from its streams: placements with several, and some with one, stand for all.
 # Norms of queries and keys are part of a branch, which a placement calls: one placement, and the
 # one that scales the heads of attention, stand for all.
+CHECKPOINTED = {name for name, cls in PLACEMENTS.items() if cls.streams != 1}
+CHECKPOINTED |= {"pre", "post", "normformer", "b2t", "mix", *OWN}
 EQUATION_CASES = [
-    *((name, flags) for name in [*PLACEMENTS, *OWN] for flags in ((), CHECKPOINT)),
+    *((name, ()) for name in [*PLACEMENTS, *OWN]),
+    *((name, CHECKPOINT) for name in sorted(CHECKPOINTED)),
     *(
         (name, flags)
         for name in ("pre", "normformer")
@@ -133,7 +137,6 @@ COVERING = [
 
 @pytest.mark.parametrize(("name", "norm"), dict.fromkeys(COVERING))
 def test_three_updates_reach_every_parameter_and_every_norm_is_watched(name, norm, build, batch):
-    """And the model that they give decodes step by step as it decodes at once."""
     flags = (*NARROW, "--norm-placement", name)
     if build(*flags).cfg.plan.sites:
         flags += ("--norm-type", norm)
@@ -154,7 +157,6 @@ def test_three_updates_reach_every_parameter_and_every_norm_is_watched(name, nor
         optimizer.step()
     assert [key for key, has_gradient in reached.items() if not has_gradient] == []
     assert set(model.watch.last) == norms_of(model)
-    check_decoding(model.eval(), batch)
 
 
 def norms_of(model):

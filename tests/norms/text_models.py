@@ -218,7 +218,8 @@ def _from_pretrained(stock, replace):
             super().__init__(config)
             replace(self)
 
-    Subclass.__module__ = type(stock).__module__  # elsewhere, transformers converts no weights
+    # by these, transformers finds what it converts in a checkpoint, such as weights of experts
+    Subclass.__module__, Subclass.__name__ = type(stock).__module__, type(stock).__name__
     with tempfile.TemporaryDirectory() as folder:
         stock.save_pretrained(folder)
         return Subclass.from_pretrained(folder).eval()

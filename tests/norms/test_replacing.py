@@ -571,6 +571,38 @@ def test_a_model_that_does_not_show_whether_it_is_causal_is_asked_for_it(recwarn
         replace_norms(OwnGPT(), "batchnorm", mask=None, causal=True)
 
 
+class Mixing(OwnGPT):
+    """Each position is the mean over those before it, or over all."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.only_past = is_causal
+
+    def forward(self, tokens, attention_mask=None):
+        x = self.norm(self.tokens(tokens))
+        time = x.size(1)
+        return (torch.ones(time, time).tril() if self.only_past else torch.ones(time, time)) @ x
+
+
+class Masked(Mixing):
+    """Its caller may say what each position sees."""
+
+    def forward(self, tokens, src_mask=None):
+        return super().forward(tokens)
+
+
+def test_whether_a_model_is_causal_is_seen_by_calling_it(recwarn):
+    model = Mixing(is_causal=False)
+    model.norm.eval()
+    replace_norms(model, "batchnorm")
+    assert model.training and not model.norm.training
+    with pytest.raises(ValueError, match="Masked hides whether it is causal"):
+        replace_norms(Masked(is_causal=False), "batchnorm", mask=None)
+    assert not [warning for warning in recwarn if "causal" in str(warning.message)]
+    with pytest.warns(UserWarning, match=r"the model \(Mixing\) is causal: in training, 'batchn"):
+        replace_norms(Mixing(is_causal=True), "batchnorm")
+
+
 def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():
     old = nn.RMSNorm(4, eps=1e-5)
     nn.init.normal_(old.weight)

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.norms.base.causality import warn_of_leaks
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.formula import BY_HAND, Formula, formula_of
 from norm_plugin.norms.base.initializing import initialize_with_model
@@ -26,7 +26,6 @@ from norm_plugin.norms.base.saved_replacement import (
     recorded_replacements,
 )
 from norm_plugin.norms.base.selection import Patterns, select, unwrapped
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
 class Replaced(NamedTuple):
@@ -88,8 +87,8 @@ def replace_norms(
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
     the argument is None, no position is padding. In a causal model, such a norm lets each position
-    see its future in training, of which a warning is given. Where the model reads tokens, and its
-    classes do not show whether it is causal, ``causal`` has to say so.
+    see its future in training, of which a warning is given. Whether a model that reads tokens is
+    causal is seen from its classes or by calling it in inference, else ``causal`` has to say so.
 
     Args:
         name: one of ``NORM_TYPES``.
@@ -141,7 +140,7 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
         }
     for norm in built.values():
         check_declaration(spec, norm, dict(norm.built_with))
-    _warn_of_leaks(model, name, next(iter(built.values())), causal)
+    warn_of_leaks(model, name, next(iter(built.values())), causal)
     padding = PaddingMask(model)
     masked = spec.batch_statistics and mask
     carried = {
@@ -254,63 +253,6 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
             )
 
 
-def _warn_of_leaks(model: nn.Module, name: str, norm: Norm, causal: bool | None) -> None:
-    """Warn if ``norm`` would let the positions of a causal model see their future.
-
-    Raises:
-        ValueError: it would in a causal model, and nothing shows whether this one is.
-    """
-    mixes, when = norm.batch_statistics, ""
-    if isinstance(norm, BatchStatisticsNorm) and not norm.mixes_after_warmup:
-        mixes, when = norm.warmup_updates > 0, " until its warm-up ends"
-    if not mixes or causal is False:
-        return
-    part = "the model" if causal else _causal_part(model)
-    if part is None and _may_be_causal(model):
-        raise ValueError(
-            f"{name!r} takes statistics over the positions of a batch, which in a causal model "
-            f"lets each position see its future in training, and {type(model).__name__} hides "
-            "whether it is causal: give causal=False if it is not; if it is, choose a norm over "
-            "channels, such as 'rmsnorm', or give causal=True"
-        )
-    if part is not None:
-        warnings.warn(
-            f"{part} is causal: in training{when}, {name!r} takes statistics over the positions "
-            "of a batch, so each position sees its future, and the training loss is lower than the "
-            "model's. Choose a norm over channels, such as 'layernorm' or 'rmsnorm'",
-            stacklevel=3,
-        )
-
-
-def _causal_part(model: nn.Module) -> str | None:
-    """Return a description of a causal module inside ``model``, or None.
-
-    torch has classes for decoders. In transformers, ``is_causal`` or ``is_decoder`` is an attribute
-    of the attention, and ``is_decoder`` one of the configuration.
-    """
-    for path, module in model.named_modules():
-        decoder = isinstance(module, (nn.TransformerDecoder, nn.TransformerDecoderLayer))
-        config = getattr(module, "config", None)
-        flags = [getattr(module, "is_causal", None), getattr(module, "is_decoder", None)]
-        if decoder or True in (*flags, getattr(config, "is_decoder", None)):
-            return f"{path or 'the model'} ({type(module).__name__})"
-    return None
-
-
-def _may_be_causal(model: nn.Module) -> bool:
-    """Return whether a model reads tokens by code that shows nothing of its attention.
-
-    torch's classes and the configurations of transformers show more.
-    """
-    known = (nn.MultiheadAttention, nn.TransformerEncoder)
-    modules = list(model.modules())
-    shows = any(
-        isinstance(module, known) or hasattr(getattr(module, "config", None), "model_type")
-        for module in modules
-    )
-    return not shows and any(isinstance(module, nn.Embedding) for module in modules)
-
-
 def _leave_fast_paths(model: nn.Module) -> None:
     """Disable torch's fused inference, which reads the weights of its norms as LayerNorm's."""
     for module in model.modules():
@@ -332,8 +274,10 @@ def load_replaced(cls: Any, folder: Any, **kwargs: Any) -> Any:
         kwargs: arguments of ``cls.from_pretrained``.
 
     Raises:
-        ValueError: its configuration names no replaced norms.
+        ValueError: its configuration names no replaced norms, or ``cls`` is no class of a model.
     """
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):  # AutoModel builds another class
+        raise ValueError(f"{cls} is not the class of a model, such as BertModel; give that class")
 
     def build(model: Any, config: Any, *args: Any, **more: Any) -> None:
         cls.__init__(model, config, *args, **more)

@@ -30,6 +30,7 @@ from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import corrected_p, table_markdown, tables_of
 from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
+from norm_lab.study.arms import ARM_COLUMNS, name_arms
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study
@@ -145,7 +146,9 @@ def read_named(study: str, results: Path, declared_labels: bool = False) -> Stud
 
 def arm_labels(study: str, results: Path) -> dict[str, str]:
     """Return the arms that have a label in the study's file, with their labels."""
-    runs = read_named(study, results, declared_labels=True).runs
+    read, file = read_named(study, results), read_study_file(study_path(study))
+    runs, failures = (table[ARM_COLUMNS].copy() for table in (read.runs, read.failures))
+    name_arms((runs, failures), {}, read.vary, file.labels)
     arms = dict(zip(runs["id"], runs["arm"]))
     return {arm: label for arm, label in arms.items() if label != arm}
 

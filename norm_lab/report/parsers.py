@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 from pathlib import Path
 
+from norm_lab.paths import ROOT
 from norm_plugin.io.command_line import Parser
 
 HTML, LATEX = "html", "latex"
+WORK = ROOT / "work"
+"""Where results are by default."""
 
 
 def _renaming(text: str) -> tuple[str, str]:
@@ -15,6 +20,30 @@ def _renaming(text: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form A=B")
     return old, new
+
+
+def results(text: str) -> str:
+    """Return a folder of results or a study as it is given: the argparse type of RESULTS."""
+    from norm_lab.config.studies import results_folder
+
+    folder = results_folder(text)
+    if has_results(folder):
+        return text
+    why = "it has none" if folder.is_dir() else "the folder does not exist"
+    places = {path.name: path for path in WORK.glob("results/*") if has_results(path)}
+    places |= {path.parent.name: path for path in WORK.glob("studies/*/*") if has_results(path)}
+    near = difflib.get_close_matches(Path(text).name, places, n=1, cutoff=0.4)
+    hint = (
+        f"is it {os.path.relpath(places[near[0]])}?"
+        if near
+        else f"a finished run writes them to {WORK}/results/"
+    )
+    raise argparse.ArgumentTypeError(f"no results in {folder}: {why}; {hint}")
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a folder has the file of a run, or published runs."""
+    return (folder / "runs.jsonl").is_file() or any(folder.glob("*-seed*.json"))
 
 
 def report_parser() -> Parser:
@@ -27,7 +56,7 @@ def report_parser() -> Parser:
     )
     add = parser.add_argument
     text = "folder of an experiment's results, or the name of a study"
-    add("folders", nargs="+", metavar="RESULTS", help=text)
+    add("folders", nargs="+", type=results, metavar="RESULTS", help=text)
     add("--out", type=Path, default=Path("report"), help="default: %(default)s")
     text = "the norm or arm that the others are compared with (default: layernorm; "
     text += "unless that is one arm, the first baseline that the study declares)"
@@ -58,7 +87,7 @@ def score_table_parser() -> Parser:
         example="norm-plugin score-table work/results/toy",
     )
     text = "folder of an experiment's results, or the name of a study"
-    parser.add_argument("folder", metavar="DIR", help=text)
+    parser.add_argument("folder", type=results, metavar="DIR", help=text)
     return parser
 
 

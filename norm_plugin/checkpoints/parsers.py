@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from norm_plugin.io.command_line import Parser, at_least
+from norm_plugin.io.command_line import Parser, at_least, existing
 from norm_plugin.io.user_dirs import add_user_dir
 
 MODES = ("average", "last")
@@ -21,7 +21,7 @@ def average_parser() -> Parser:
     parser.add_argument(
         "--inputs",
         nargs="+",
-        type=Path,
+        type=existing,
         required=True,
         metavar="PATH",
         help="one checkpoint folder, or the files to average",
@@ -63,11 +63,11 @@ def fold_parser() -> Parser:
         description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
         example="norm-plugin fold averaged.pt --output folded.pt",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the input")
+    parser.add_argument("checkpoint", type=existing, metavar="CHECKPOINT", help="the input")
     parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
     parser.add_argument(
         "--data",
-        type=Path,
+        type=existing,
         metavar="DIR",
         help="the binarized data, for its dictionaries (default: the folder of the run)",
     )

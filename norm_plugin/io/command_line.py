@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 UNKNOWN = "unrecognized arguments: "  # as argparse prints it
@@ -116,6 +117,13 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def existing(text: str) -> Path:
+    """Return the path of an existing file or folder: the argparse type of an input."""
+    if not os.path.exists(text):
+        raise argparse.ArgumentTypeError(f"{text} does not exist")
+    return Path(text)
 
 
 def hide_warnings() -> None:

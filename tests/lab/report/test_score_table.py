@@ -133,12 +133,16 @@ def test_norms_may_differ_in_their_settings():
     assert row(table(scored(), scored("none", settings__model={"key": 2})), "none")
 
 
-def test_the_table_on_screen(tmp_path, capsys):
+def test_the_table_on_screen(tmp_path, capsys, monkeypatch):
     folder = write_result(scored(), tmp_path).parent
     assert main([str(folder)]) == 0
     assert capsys.readouterr().out == table(scored()) + "\n"
     with pytest.raises(SystemExit) as stop:
         run_command(lambda: main([str(tmp_path / "nothing")]))
-    assert stop.value.code == 1
-    line = f"error: no results in {tmp_path / 'nothing'}: the folder does not exist. "
-    assert capsys.readouterr().err.startswith(line)
+    assert stop.value.code == 2
+    line = f"no results in {tmp_path / 'nothing'}: the folder does not exist; a finished run writes"
+    assert line in capsys.readouterr().err
+    monkeypatch.setattr("norm_lab.report.parsers.WORK", tmp_path)
+    write_result(scored(), tmp_path / "results")
+    with pytest.raises(CommandError, match=f"; is it .*results/{folder.name}[?]"):
+        main([folder.name[:3]])

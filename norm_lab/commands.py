@@ -45,17 +45,29 @@ def run(argv: Sequence[str]) -> int:
     name = next(iter(argv), "")
     request = checked_request(parse(run_parser(name if description_file(name) else None), argv))
     from norm_lab.config.compose import compose_runs
-    from norm_lab.engine.execution import execute, print_commands, write_run
+    from norm_lab.engine.execution import execute, write_run
+    from norm_lab.engine.grid import run_grid
 
     (spec,) = compose_runs(request)
     if request.dry_run:
-        print_commands(spec)
-    else:
-        write_run(spec)
-        execute(spec, request.retry)
-        if request.smoke:
-            print(SMOKE)
+        return run_grid(request, [spec])
+    say_recipe(request)
+    write_run(spec)
+    execute(spec, request.retry)
+    if request.smoke:
+        print(SMOKE)
     return 0
+
+
+def say_recipe(request: Request) -> None:
+    """Print the recipe of an experiment that has several, if the user has chosen none."""
+    from norm_lab.config.experiments import find_experiment, is_experiment
+
+    chosen = any(each.startswith(("recipe=", "preset=")) for each in request.overrides)
+    if is_experiment(request.experiment) and not chosen:
+        recipe = find_experiment(request.experiment).recipe
+        if recipe is not None:
+            print(f"recipe: {recipe}, the default of {request.experiment}; --recipe R for another")
 
 
 def job(argv: Sequence[str]) -> int:
@@ -100,8 +112,15 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
 
 
 def status(argv: Sequence[str]) -> int:
-    """Run the command ``status``: ``sweep --status``."""
-    return sweep(argv, "status")
+    """Run the command ``status``: the runs that were begun, or ``sweep --status`` of a grid."""
+    request = request_of(parse(sweep_parser("status"), argv))
+    everywhere = Request(request.experiment, grid=True, status=True)
+    if replace(request, work=None) != everywhere:
+        return sweep(argv, "status")
+    from norm_lab.engine.begun import begun_text
+
+    print(begun_text(request.experiment, request.work or ROOT / "work"))
+    return 0
 
 
 def tune(argv: Sequence[str]) -> int:

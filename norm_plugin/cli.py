@@ -118,9 +118,9 @@ def call(name: str, argv: Sequence[str]) -> int:
         shown = [each for each, verb in verbs.items() if verb.help]
         raise UsageError(f"unknown command {name}; {did_you_mean(name, shown)}")
     verb = verbs[name]
-    if verb.parser:
-        _function(verb.parser)().parse_args(list(argv))
     try:
+        if verb.parser:
+            _function(verb.parser)().parse_args(list(argv))
         status: int = _function(verb.target)(argv)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("norm_"):

@@ -14,12 +14,13 @@ from norm_lab.config.studies import (
     read_study_file,
     study_names,
     study_path,
+    tuned_path,
 )
 from norm_lab.report.text import formatted, markdown
 from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import LEVEL, Verdict
-from norm_lab.study.tuning import OUTCOME, read_tuned, tuned_path
+from norm_lab.study.tuning import OUTCOME, read_tuned
 from papers.across import compare_across, declared_across, lead_texts, seeds_ahead
 from papers.findings import (
     DECLARED,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from omegaconf import MISSING
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_lab.config.extra_flags import refuse
+from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.run.flags import (
     EVALUATION,
     GENERATION,
@@ -78,10 +78,7 @@ def check_hyperparameters(config: Configuration, user_dir: Path | None) -> None:
     Args:
         user_dir: the user's own ``--user-dir``, which replaces that of a file.
     """
-    from fairseq.dataclass.configs import FairseqConfig
-
-    own = {each.name for each in fields(FairseqConfig) if is_dataclass(each.default)}
-    of_groups = {each.name for group in own for each in fields(getattr(FairseqConfig, group))}
+    of_groups = set().union(*keys_of_groups().values())
     for group, settings in config.items():
         if not isinstance(settings, dict):
             raise CommandError(

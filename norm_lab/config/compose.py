@@ -27,8 +27,8 @@ from norm_lab.config.configuration import (
 from norm_lab.config.experiments import (
     Experiment,
     digest,
-    experiment_names,
     find_experiment,
+    is_experiment,
     prepared_data,
     raw_folder,
     settings_in,
@@ -39,7 +39,7 @@ from norm_lab.config.extra_flags import (
     check_given_once,
     settings_of_flags,
 )
-from norm_lab.config.names import CHOICES, check_experiment, read_seed
+from norm_lab.config.names import CHOICES, check_experiment, check_known, read_seed
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
@@ -65,6 +65,8 @@ from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
+NOT_CHECKED = ""
+"""The placement of a run whose flags are not checked, for the outline of a dry run."""
 SUBWORDS = ("subword-nmt", "sentencepiece")
 
 
@@ -135,7 +137,7 @@ def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
 def find_study(name: str) -> StudyFile:
     """Return the study with this name or path; an experiment is a study with one arm."""
     path = study_path(name)
-    if name in experiment_names():
+    if is_experiment(name):
         return StudyFile(name, path=path)
     check_experiment(name)
     if settings_in(read_yaml(path)) is not None:
@@ -201,7 +203,8 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     plugin = user_dir or PLUGIN
     of_arm = {**trained, "common": {**trained["common"], "seed": None}}
     checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
-    placement = check_training(checked)  # once for the runs of an arm
+    # once for the runs of an arm
+    placement = NOT_CHECKED if request.outline else check_training(checked)
 
     raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
@@ -282,7 +285,11 @@ def _hyperparameters(
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if request.smoke else []
     base = read_configuration(str(experiment.config), groups)
-    config = read_configuration(str(experiment.config), [*groups, *overrides])
+    try:
+        config = read_configuration(str(experiment.config), [*groups, *overrides])
+    except CommandError:
+        check_known(overrides, base)
+        raise
     check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
     from_flags = settings_of_flags(request.extra_flags, config)
     check_given_once(from_flags, overrides)

@@ -13,12 +13,11 @@ import copy
 import logging
 import os
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -47,10 +46,10 @@ from norm_plugin.declarations.flags import (
     VALUES,
     option_field,
 )
+from norm_plugin.declarations.option import NormDeclaration
+from norm_plugin.declarations.reading import read_norms, read_placements
 from norm_plugin.io.command_line import CommandError, Parser, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
-from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.placements import PLACEMENTS
 
 OF_EXPERIMENT = ("run", "output_subdir", "runtime")
 """The keys of the section ``hydra`` in the file of an experiment."""
@@ -81,11 +80,11 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
     given = dict(each.split("=", 1) for each in overrides if "=" in each)
     model: dict[str, Value] = {}
     if "norm" in given:
-        _check_registered("norm", given["norm"], NORM_TYPES)
+        _check_registered("norm", given["norm"], norms_with(given["norm"]))
         model = {NORM_TYPE: given["norm"]}
         model |= _given_by_papers(path, given["norm"], given.get("recipe"))
     if "placement" in given:
-        _check_registered("placement", given["placement"], PLACEMENTS)
+        _check_registered("placement", given["placement"], placements_with(given["placement"]))
         model[PLACEMENT] = given["placement"]
     for_hydra = [f"++model.{key}={value}" for key, value in model.items()]
     # With two plus signs, hydra adds what the file lacks, as the options of norms.
@@ -121,12 +120,31 @@ def _with_options(model: dict[str, Any]) -> dict[str, Any]:
 
     They follow the name of the norm: the order of the flags identifies the stages of a run.
     """
-    if model.get(NORM_TYPE) not in NORM_TYPES:
+    norm: Any = model.get(NORM_TYPE)
+    if norm not in norms_with(norm):
         return model
-    names = [option_field(option.name) for option in norm_spec(model[NORM_TYPE]).options]
+    names = [option_field(option.name) for option in norms_with(norm)[norm].options]
     names += [key for key in (*CHOICES, *VALUES) if key != PLACEMENT]
     before = list(model)[: list(model).index(NORM_TYPE) + 1]
     return {name: model.get(name) for name in dict.fromkeys((*before, *names, *model))}
+
+
+def norms_with(name: Any) -> Mapping[str, NormDeclaration]:
+    """Return the norms of the package; if none has the name, also those of an imported user dir."""
+    if name in read_norms():
+        return read_norms()
+    from norm_plugin.norms import NORM_TYPES, norm_spec  # imports torch
+
+    return {each: norm_spec(each) for each in NORM_TYPES}
+
+
+def placements_with(name: str) -> Collection[str]:
+    """Return the names of placements, as :func:`norms_with` those of norms."""
+    if name in read_placements():
+        return read_placements()
+    from norm_plugin.placements import PLACEMENTS  # imports torch
+
+    return PLACEMENTS
 
 
 def check_no_hydra_settings(path: Path, overrides: Sequence[str]) -> None:
@@ -244,7 +262,7 @@ def without_defaults(config: Configuration, norm: str) -> Configuration:
     So a run with ``norm_variant=paper`` equals one without ``norm_variant``.
     """
     model = dict(config["model"])
-    for option in norm_spec(norm).options:
+    for option in norms_with(norm)[norm].options:
         value = model.get(f"norm_{option.name}")
         if value is not None and option.parse(value) == option.default:
             model[f"norm_{option.name}"] = None
@@ -279,11 +297,11 @@ def for_workers(
         CommandError: there are fewer GPUs than requested, half precision is requested on the CPU,
             or the batch cannot be divided.
     """
-    present = torch.cuda.device_count()
     config = copy.deepcopy(config)
     common = config.setdefault("common", {})
     on_cpu = bool(common.get("cpu"))
-    if (on_cpu or (gpus == AUTO and present == 0)) and not (elsewhere and gpus == AUTO):
+    for_here = gpus != AUTO or not elsewhere
+    if for_here and (on_cpu or (gpus == AUTO and _count_gpus() == 0)):
         check_precision_on_cpu(common)
     if on_cpu and gpus == AUTO:
         return config
@@ -292,8 +310,8 @@ def for_workers(
     count = 1 if gpus == AUTO else int(gpus)
     if on_cpu and not srun:
         raise CommandError(f"--gpus is {gpus}, but this experiment is for the CPU; drop --gpus")
-    if not on_cpu and gpus != AUTO and count > present and not elsewhere:
-        raise CommandError(f"--gpus is {count}, but this machine has {present}")
+    if not on_cpu and gpus != AUTO and not elsewhere and count > _count_gpus():
+        raise CommandError(f"--gpus is {count}, but this machine has {_count_gpus()}")
     config["distributed_training"] = {
         **config.get("distributed_training", {}),
         **(ON_CPU if on_cpu else {}),
@@ -302,6 +320,12 @@ def for_workers(
     if count > 1 and not scale_batch_size:
         _keep_batch(config, count)
     return config
+
+
+def _count_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _keep_batch(config: Configuration, count: int) -> None:

@@ -83,6 +83,19 @@ def experiment_names() -> list[str]:
     return sorted({settings["name"] for settings in _files().values()})
 
 
+def is_experiment(name: str) -> bool:
+    """Return whether ``configs/`` has an experiment of this name."""
+    return bool(_files(name))
+
+
+def is_of_experiment(folder: str, name: str) -> bool:
+    """Return whether a folder of runs, as ``multi30k_cpu_smoke``, is of an experiment or a file."""
+    own = name.endswith(".yaml")
+    stems = [Path(name).stem] if own else [path.stem for path in CONFIGS.glob("*.yaml")]
+    stem = max((each for each in stems if f"{folder}_".startswith(f"{each}_")), key=len, default="")
+    return stem in (stems if own else [path.stem for path in _files(name)])
+
+
 def experiment_metrics() -> dict[str, str]:
     """Return the metric of each experiment in ``configs/``, by the name of its file."""
     return {path.stem: settings["metric"] for path, settings in _files().items()}
@@ -95,10 +108,8 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
         CommandError: the experiment or preset is unknown, or a key is wrong. The recipe is checked
             later, when the hyperparameters are composed; here it selects a part of ``recipes``.
     """
-    if name.endswith(".yaml"):
-        files = _users_file(Path(os.path.abspath(name)))
-    else:
-        files = {path: settings for path, settings in _files().items() if settings["name"] == name}
+    own = name.endswith(".yaml")
+    files = _users_file(Path(os.path.abspath(name))) if own else _files(name)
     if not files:
         raise CommandError(
             f"there is no experiment {name}; {did_you_mean(name, experiment_names())} It may also "
@@ -146,10 +157,21 @@ def _users_file(path: Path) -> dict[Path, Settings]:
 
 
 @cache
-def _files() -> dict[Path, Settings]:
-    """Return the YAML files of experiments in ``configs/``, and their settings."""
-    files = {path: _settings(path) for path in sorted(CONFIGS.glob("*.yaml"))}
-    return {path: settings for path, settings in files.items() if "corpus" in settings}
+def _files(name: str | None = None) -> dict[Path, Settings]:
+    """Return the YAML files of experiments in ``configs/``, or of one of them, and their settings.
+
+    Parsing all takes half a second, so of one experiment only files that mention it are parsed.
+    """
+    paths = sorted(CONFIGS.glob("*.yaml"))
+    if name is not None:
+        mention = f"name: {name}"
+        paths = [each for each in paths if each.stem == name or mention in each.read_text("utf-8")]
+    files = {path: _settings(path) for path in paths}
+    return {
+        path: settings
+        for path, settings in files.items()
+        if "corpus" in settings and name in (None, settings["name"])
+    }
 
 
 def _settings(path: Path) -> Settings:

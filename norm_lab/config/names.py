@@ -5,12 +5,15 @@ What is left, the values of hyperparameters, is checked when the runs are compos
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from norm_lab.config.experiments import experiment_names
-from norm_lab.config.options import Request
+from norm_lab.config.experiments import experiment_names, is_experiment
+from norm_lab.config.fairseq_keys import keys_of_groups
+from norm_lab.config.options import Request, norm_keys
 from norm_lab.config.studies import study_names, study_path
+from norm_lab.run.flags import Configuration
 from norm_plugin.declarations.reading import read_norms, read_placements
 from norm_plugin.io.command_line import CommandError, did_you_mean, usage_errors
 
@@ -18,6 +21,7 @@ CHOICES = ("norm", "seed", "preset", "recipe", "subword")
 """Overrides that choose the run; the others change hyperparameters."""
 SEED = re.compile(r"0|[1-9][0-9]{0,9}")
 MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
+NORM_KEY = re.compile(r"(model\.)?norm_")
 PLAIN = re.compile(r"[\w-]+(,[\w-]+)*")
 """Values without quotes and functions of hydra's syntax."""
 
@@ -32,10 +36,12 @@ def check_names(request: Request) -> None:
     known: dict[str, Collection[str]] = {"norm": read_norms(), "placement": read_placements()}
     for override in request.overrides:
         key, _, value = override.partition("=")
-        if "." in key or key.startswith(("+", "~", "norm_")):
+        of_norms = NORM_KEY.match(key) is not None
+        if key.startswith(("+", "~")) or ("." in key and not of_norms):
             continue  # a setting
-        keys = (*CHOICES, "placement", "size")
-        if key not in keys:
+        keys = sorted(norm_keys()) if of_norms else [*CHOICES, "placement", "size"]
+        key = key.removeprefix("model.")
+        if key not in keys and not (of_norms and request.user_dir):
             raise CommandError(f"unknown key {key}; {did_you_mean(key, keys)}")
         names = value.split(",") if PLAIN.fullmatch(value) else []
         for name in names:
@@ -48,9 +54,31 @@ def check_names(request: Request) -> None:
                 )
 
 
+def check_known(overrides: Sequence[str], config: Configuration) -> None:
+    """Raise CommandError for an override whose key fairseq does not know, but knows one like it.
+
+    Args:
+        config: the settings of the experiment, whose components have keys of their own.
+    """
+    known = [f"{group}.{name}" for group in config for name in config[group]]
+    known += [f"{group}.{name}" for group, names in keys_of_groups().items() for name in names]
+    for override in overrides:
+        key = override.partition("=")[0]
+        group, _, name = key.rpartition(".")
+        same_name = [each for each in known if each.endswith(f".{name}")]
+        of_group = [
+            each.removeprefix(f"{group}.") for each in known if each.startswith(f"{group}.")
+        ]
+        near = difflib.get_close_matches(name, of_group, n=1)
+        left = key in known or key.startswith(("+", "~", "model.norm_"))
+        if not left and (same_name or near):
+            like = same_name[0] if same_name else f"{group}.{near[0]}"
+            raise CommandError(f"unknown key {key}; did you mean {like}?")
+
+
 def check_experiment(name: str) -> None:
     """Raise CommandError if there is no experiment or study with this name or path."""
-    if name not in experiment_names() and not study_path(name).is_file():
+    if not is_experiment(name) and not study_path(name).is_file():
         raise CommandError(
             f"there is no experiment or study {name}; "
             f"{did_you_mean(name, [*experiment_names(), *study_names()])} It may also be the "

@@ -35,6 +35,11 @@ SWEEP_END = f"""{OVERRIDES_TEXT}
 The same command resumes a stopped sweep: it skips finished runs, repeats failed ones, and repeats
 diverged ones only with --retry. Options of Slurm are hydra.launcher.KEY=VALUE.
 """
+STATUS_END = """
+EXPERIMENT is an experiment or a study, of which all runs that were begun in WORK are shown, or a
+folder of runs or results. With KEY=VALUE[,VALUE] or an option as of sweep, the runs of that sweep
+are shown, whether they were begun or not.
+"""
 STUDY_END = """
 STUDY is a study by its name, folder or YAML file, which declares the arms (norms with their
 options), the seeds, the comparisons and the grid of the tuning: docs/studies.md. Trials, runs and
@@ -87,11 +92,12 @@ class Request:
         scale_batch_size: multiply the batch size by the number of GPUs.
         srun: train by srun, in a Slurm job.
         retry: repeat the training of a run that has diverged.
-        dry_run: print the commands without running them.
+        dry_run: say what would be run, without running it.
+        verbose: with ``dry_run``, check all and print the commands.
         status: only print the status of the runs.
         tuned: use the tuned values of each arm.
         launcher: LOCAL or SLURM.
-        jobs: the number of parallel runs; None: one per GPU, or one.
+        jobs: the number of parallel runs; None: one per GPU, on the CPU one per core.
         threads: threads per run; None: the cores divided by the jobs.
     """
 
@@ -113,11 +119,17 @@ class Request:
     srun: bool = False
     retry: bool = False
     dry_run: bool = False
+    verbose: bool = False
     status: bool = False
     tuned: bool = False
     launcher: str = LOCAL
     jobs: int | None = None
     threads: int | None = None
+
+    @property
+    def outline(self) -> bool:
+        """Whether only the names of the runs and their state matter, not the values of settings."""
+        return self.status or (self.dry_run and not self.verbose)
 
     @property
     def elsewhere(self) -> bool:
@@ -148,7 +160,7 @@ def run_parser(name: str | None = None) -> RunParser:
 
 GRIDS = {
     "sweep": "Execute a grid of runs, several at once.",
-    "status": "Print the status of the runs of a sweep or a study.",
+    "status": "Print the status of runs.",
     "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
     "the best values of each arm to tuned.json in its folder.",
     "study": "Tune the arms of a study, run each at its tuned values, and write the page.",
@@ -156,11 +168,11 @@ GRIDS = {
 EXAMPLES = {
     "run": "\nexample:\n  norm-plugin run toy --norm-type powernorm --seed 2\n",
     "sweep": "\nexample:\n  norm-plugin sweep toy norm=layernorm,powernorm seed=1,2,3 --jobs 2\n",
-    "status": "\nexample:\n  norm-plugin status toy norm=layernorm,powernorm seed=1,2,3\n",
+    "status": "\nexample:\n  norm-plugin status toy\n",
     "tune": "\nexample:\n  norm-plugin tune encoder_norms\n",
     "study": "\nexample:\n  norm-plugin study encoder_norms --dry-run\n",
 }
-ENDS = {"sweep": SWEEP_END, "status": GRID_TEXT + "\n", "tune": STUDY_END, "study": STUDY_END}
+ENDS = {"sweep": SWEEP_END, "status": STATUS_END, "tune": STUDY_END, "study": STUDY_END}
 FOR_STATUS = ("--help", "--user-dir", "--work", "--results", "--smoke", "--fold-norms", "--tuned")
 """The options that ``status`` shows; it accepts all others of ``sweep``, too."""
 
@@ -334,7 +346,9 @@ def _parser(verb: str, description: str) -> RunParser:
     add("--tensorboard", action="store_true", help="write curves to <run>/tensorboard")
     text = "train a run that has diverged again"
     add("--retry", action="store_true", help=text)
-    add("--dry-run", action="store_true", help="print the commands without running them")
+    add("--dry-run", action="store_true", help="say how many runs there are, and where they go")
+    text = "with --dry-run: check all settings, and print the commands"
+    add("--verbose", action="store_true", help=text)
     return parser
 
 

@@ -170,6 +170,16 @@ def study_path(name: str) -> Path:
     return in_folder if in_folder.is_file() else STUDIES / name / STUDY_FILE
 
 
+def tuned_path(study: Path) -> Path:
+    """Return the file with the tuned values, next to the study file.
+
+    It is ``tuned.json`` in the folder of a study, and ``NAME.tuned.json`` beside ``NAME.yaml``.
+    """
+    if study.name == STUDY_FILE:
+        return study.with_name(TUNED_FILE)
+    return study.with_suffix(".tuned.json")
+
+
 def study_name(path: Path) -> str:
     """Return the name of a study by its file: that of its folder, or of a file elsewhere."""
     return path.parent.name if path.name == STUDY_FILE else path.stem

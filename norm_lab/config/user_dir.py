@@ -20,8 +20,6 @@ from typing import Any
 
 import norm_plugin
 from norm_lab.config.spec import Sources
-from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.placements import PLACEMENTS, placement_class
 
 DIGITS = 16  # of a SHA-256, in hexadecimal
 
@@ -60,6 +58,9 @@ def _components(names: Iterable[str]) -> Iterator[Any]:
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
+
+    from norm_plugin.norms import NORM_TYPES, norm_spec
+    from norm_plugin.placements import PLACEMENTS, placement_class
 
     registries = [ARCH_MODEL_REGISTRY, ARCH_CONFIG_REGISTRY, TASK_REGISTRY]
     registries += [each["registry"] for each in REGISTRIES.values()]

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from statistics import median
 from threading import Event, Thread
 
 from norm_lab.config.options import LOCAL, Request
@@ -28,9 +29,11 @@ from norm_lab.engine.state import (
     DONE,
     FAILED,
     RUNNING,
+    STATUS_FILE,
     STOPPED,
     WAITING,
     Status,
+    read_status,
     state_of,
 )
 from norm_lab.metrics import find_metric
@@ -40,21 +43,33 @@ from norm_plugin.io.files import read_json
 
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
 POLL_SECONDS = 5.0
+MEMORY_OF_RUN = 2 * 2**30  # bytes: more than that of a small model's training
+SHOWN = 3  # runs that an outline names
+NOT_CHECKED = (
+    "Names and keys are right. The values of settings are checked before the first run, or by "
+    "--verbose, which also prints the commands."
+)
 
 
 def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
     """Run the unfinished runs of a grid; return 0 if all are done or diverged, else 1."""
-    jobs = count_jobs(request, specs)
+    if request.dry_run and not request.verbose:
+        print(outline(request, specs))
+        return 0
     if request.status:
-        print(overview(specs, jobs))
+        print(overview(specs, jobs_of_outline(request, specs)))
         return 0
     if request.dry_run:
         for spec in specs:
             print_commands(spec)
         return 0
-    skipped = (DONE,) if request.retry else (DONE, DIVERGED)
+    jobs = count_jobs(request, specs)
+    skipped = _skipped(request)
     left = [number for number, spec in enumerate(specs) if state_of(spec).state not in skipped]
     if left:
+        if request.launcher == LOCAL:
+            threads = count_threads(request, jobs)
+            print(f"--jobs {jobs} --threads {threads}: runs at a time, threads of each", flush=True)
         with show_progress(specs, jobs, left):
             if request.launcher == LOCAL:
                 run_here(request, [specs[number] for number in left], jobs)
@@ -64,6 +79,42 @@ def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
                 run_by_slurm(request, [specs[number] for number in left])
     print(overview(specs, jobs))
     return int(any(state_of(spec).state not in (DONE, DIVERGED) for spec in specs))
+
+
+def outline(request: Request, specs: Sequence[RunSpec]) -> str:
+    """Return in a few lines what a command would do."""
+    left = sum(state_of(spec).state not in _skipped(request) for spec in specs)
+    names = [f"  {spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
+    more = [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    lines = [
+        f"{specs[0].experiment}: {len(specs)} run{'s' if len(specs) > 1 else ''}, {left} to do; "
+        f"{estimate(specs[0], left, jobs_of_outline(request, specs))}",
+        f"results: {specs[0].result.parent}",
+        *(names[:SHOWN] + more),
+        NOT_CHECKED,
+    ]
+    return "\n".join(lines)
+
+
+def estimate(spec: RunSpec, left: int, jobs: int) -> str:
+    """Return how long ``left`` runs take, by the finished ones in the folder of a run like them."""
+    folder = spec.folder.parent
+    statuses = [read_status(path.parent) for path in folder.glob(f"*/{STATUS_FILE}")]
+    took = [each.seconds for each in statuses if each.state == DONE and each.seconds > 0]
+    if not took:
+        return "how long is not known before the first has ended"
+    at_once = max(min(jobs, left), 1)
+    return f"about {duration(median(took) * left / at_once)}, {at_once} at a time"
+
+
+def jobs_of_outline(request: Request, specs: Sequence[RunSpec]) -> int:
+    """Return the number of parallel runs, or 1 if it depends on the GPUs of another machine."""
+    on_cpu = all(spec.on_cpu for spec in specs)
+    return count_jobs(request, specs) if on_cpu else request.jobs or 1
+
+
+def _skipped(request: Request) -> tuple[str, ...]:
+    return (DONE,) if request.retry else (DONE, DIVERGED)
 
 
 def written(specs: Sequence[RunSpec]) -> Iterator[RunSpec]:
@@ -99,10 +150,22 @@ def start_job(
 
 
 def count_jobs(request: Request, specs: Sequence[RunSpec]) -> int:
-    """Return the number of parallel runs: ``--jobs``, or one per GPU, or one."""
+    """Return the number of parallel runs: ``--jobs``, or one per GPU.
+
+    Experiments for the CPU have small models, whose threads wait for each other: one run per core,
+    if the memory suffices.
+    """
     if request.launcher != LOCAL:
         return len(specs)
-    return request.jobs or max(len(gpus_of(specs)), 1)
+    if request.jobs or not all(spec.on_cpu for spec in specs):
+        return request.jobs or max(len(gpus_of(specs)), 1)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(len(specs), len(os.sched_getaffinity(0)), max(memory // MEMORY_OF_RUN, 1))
+
+
+def count_threads(request: Request, jobs: int) -> int:
+    """Return the threads of each run: ``--threads``, or its share of the cores."""
+    return request.threads or max(len(os.sched_getaffinity(0)) // jobs, 1)
 
 
 def gpus_of(specs: Sequence[RunSpec]) -> list[str]:
@@ -122,7 +185,7 @@ def run_here(request: Request, specs: Sequence[RunSpec], count: int) -> None:
     A place is what a running run holds: a share of the cores and a GPU. If there are fewer GPUs
     than parallel runs, several runs share one. A run whose folder is in use is not started.
     """
-    threads = str(request.threads or max(len(os.sched_getaffinity(0)) // count, 1))
+    threads = str(count_threads(request, count))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()
     gpus = gpus_of(specs)
     for number in range(count):

@@ -19,8 +19,8 @@ from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.paths import FILES, PYTHON, ROOT, python_path
 from norm_lab.run.flags import averaging_flags, training_flags
 
-PREPARE = "prepare"
-"""The stage that prepares the data, which several runs share."""
+PREPARE, TRAIN = "prepare", "train"
+"""The stage that prepares the data, which several runs share, and that of the training."""
 PLUGIN = ("-m", "norm_plugin")
 
 
@@ -30,14 +30,20 @@ class Stage:
 
     Attributes:
         key: identifies the command and its inputs.
-        command: the arguments of Python; it runs in the root of the checkout.
         product: the file that the stage creates last.
     """
 
     name: str
+    spec: RunSpec
     key: str
-    command: tuple[str, ...]
     product: Path
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The arguments of Python, in the root of the checkout; looking for GPUs imports torch."""
+        if self.name == TRAIN:
+            return _training(self.spec)
+        return (*PLUGIN, "finish", str(self.spec.folder))
 
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
@@ -94,14 +100,14 @@ def run_stages(spec: RunSpec) -> tuple[Stage, Stage]:
     metric = find_metric(spec.metric)
     sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
     key = next_key(sources + _digest_of_data(spec), ("train", *training_flags(spec.settings)))
-    train = Stage("train", key, _training(spec), spec.checkpoints / "checkpoint_last.pt")
+    last = spec.checkpoints / "checkpoint_last.pt"
+    train = Stage(TRAIN, spec, key, last)
     averaging = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
     finish = next_key(
         key,
         (*averaging, *evaluation_command(spec), spec.experiment, spec.label, str(spec.seed)),
     )
-    command = (*PLUGIN, "finish", str(spec.folder))
-    return train, Stage(f"finish{spec.folded_suffix}", finish, command, spec.result)
+    return train, Stage(f"finish{spec.folded_suffix}", spec, finish, spec.result)
 
 
 def evaluation_command(spec: RunSpec) -> list[str]:

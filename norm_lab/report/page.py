@@ -33,6 +33,7 @@ from norm_lab.config.studies import (
     results_folder,
     study_name,
     study_path,
+    tuned_path,
 )
 from norm_lab.report.figure import Figure, figure_files, write_files
 from norm_lab.report.figures import figures_of_page, sensitivity_figure
@@ -57,7 +58,6 @@ from norm_lab.study.tuning import (
     Tuned,
     read_tuned,
     select_best_per_arm,
-    tuned_path,
 )
 from norm_plugin.io.command_line import CommandError, UsageError, did_you_mean
 

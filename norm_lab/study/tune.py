@@ -25,24 +25,25 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from norm_lab.config.compose import compose_runs
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
-from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path
+from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path, tuned_path
 from norm_lab.engine.failure import has_result
-from norm_lab.engine.grid import run_grid
+from norm_lab.engine.grid import NOT_CHECKED, estimate, jobs_of_outline, run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 from norm_lab.paths import PLUGIN, WORK
 from norm_lab.results.folder import RUN_KEY
-from norm_lab.results.table import read_results
 from norm_lab.run.flags import training_flags
-from norm_lab.study.tuning import OUTCOME, Point, choose, tuned_path
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from norm_lab.study.tuning import Point
 
 Grid = Mapping[str, tuple[float, ...]]
 GROWTH = 4
@@ -72,13 +73,18 @@ def tune_study(request: Request) -> int:
     """Run the command ``tune``; return 1 if a trial has failed, else 0."""
     study, specs = read_tuned_study(request)
     path = tuned_path(study.path)
-    if path.exists() and not (request.status or request.dry_run):
+    if path.exists() and not request.status:
         read_choice(study, specs)
         print(f"{path} already has the tuned values; remove it to tune again")
         return 0
     arms, bound = arms_of(specs), bounds(study)
     grid: Grid = {key: tuple(values) for key, values in tuning_of(study).grid.items()}
     request = with_own_results(request)
+    if not request.status:
+        print(size_text(study, specs, jobs_of_outline(request, specs)), flush=True)
+    if request.dry_run and not request.verbose:
+        print(f"trials: {request.results}\n{NOT_CHECKED}")
+        return 0
     while True:
         points = list(trial_points(arms, grid, tuning_of(study).seeds))
         trials = compose_trials(request, arms, tuple(grid), points)
@@ -89,21 +95,60 @@ def tune_study(request: Request) -> int:
             or not all(state_of(spec).state in (DONE, DIVERGED) for spec in trials)
         ):
             return status
+        from norm_lab.study.tuning import choose  # imports pandas
+
         table = read_trials(trials, tuple(grid), points)
         choice = choose(table, tuple(grid))
         wider = extend(grid, choice.values(), bound)
         if wider == grid:
             break
-        text = "; ".join(
-            f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in wider.items()
-        )
-        print(f"an arm is best on the edge of the grid, which is extended to {text}", flush=True)
+        print(*on_edge(grid, wider, choice), f"the grid is now {grid_text(wider)}", sep="\n")
         grid = wider
     write_tuned(study, arms, grid, table, choice, trials)
     for arm, point in choice.items():
         print(f"{arm}: {', '.join(point_overrides(list(grid), point))}")
     print(f"written to {path}")
     return 0
+
+
+def on_edge(grid: Grid, wider: Grid, choice: Mapping[str, Point]) -> list[str]:
+    """Return a line for each arm whose best value is on an edge that ``wider`` extends."""
+    return [
+        f"{arm} is best at {key} {value:g}, the {end} of the grid"
+        for arm, point in choice.items()
+        for key, value in zip(grid, point)
+        for end, edge in (("least value", 0), ("greatest value", -1))
+        if value == grid[key][edge] != wider[key][edge]
+    ]
+
+
+def grid_text(grid: Grid) -> str:
+    """Return a grid in words: ``optimization.lr 0.0005, 0.001, 0.002``."""
+    return "; ".join(f"{key} {', '.join(map('{:g}'.format, grid[key]))}" for key in grid)
+
+
+def largest(grid: Grid, bound: Mapping[str, tuple[float, float]]) -> Grid:
+    """Return the grid that results if there is always an arm that is best at each edge."""
+    corners = [tuple(values[edge] for values in grid.values()) for edge in (0, -1)]
+    wider = extend(grid, corners, bound)
+    return grid if wider == grid else largest(wider, bound)
+
+
+def size_text(study: StudyFile, specs: Sequence[RunSpec], jobs: int) -> str:
+    """Return how many trials and runs a study has at most, and how long they take."""
+    tuning, arms = tuning_of(study), len(arms_of(specs))
+    grid = {key: tuple(values) for key, values in tuning.grid.items()}
+    most = largest(grid, bounds(study))
+    first, last = (
+        arms * len(tuning.seeds) * math.prod(map(len, each.values())) for each in (grid, most)
+    )
+    return (
+        f"at most {last} trials and {len(specs)} runs: "
+        f"{estimate(specs[0], last + len(specs), jobs)}\n"
+        f"tuning: {first} trials of {arms} arms with {len(tuning.seeds)} seeds at "
+        f"{grid_text(grid)}; while an arm is best at an edge, one more value there, at most "
+        f"{grid_text(most)}"
+    )
 
 
 def read_tuned_study(request: Request) -> tuple[StudyFile, list[RunSpec]]:
@@ -205,6 +250,11 @@ def read_trials(
 
     The outcome is infinite for a run that diverged.
     """
+    import pandas as pd
+
+    from norm_lab.results.table import read_results
+    from norm_lab.study.tuning import OUTCOME
+
     folders = {spec.result.parent for spec in specs if has_result(spec)}
     losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
     rows = []
@@ -251,6 +301,8 @@ def write_tuned(
     specs: Sequence[RunSpec],
 ) -> None:
     """Store the trials and the choice in the folder of the study file."""
+    from norm_lab.study.tuning import OUTCOME
+
     content = {
         "rule": f"the point with the least mean of {OUTCOME} over the seeds",
         "tune": _plain(tuning_of(study)),

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_lab.config.studies import STUDY_FILE, TUNED_FILE
 from norm_lab.study.arms import arm_of, name_arms
 from norm_lab.study.significance import describe, pooled_standard_deviation
 from norm_lab.study.study import Study
@@ -33,16 +32,6 @@ def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
     means = trials.groupby(["arm", *keys], as_index=False)[OUTCOME].mean()
     best = means.loc[means.groupby("arm")[OUTCOME].idxmin()].set_index("arm")
     return {arm: tuple(best.loc[arm, list(keys)]) for arm in dict.fromkeys(trials["arm"])}
-
-
-def tuned_path(study: Path) -> Path:
-    """Return the file with the tuned values, next to the study file.
-
-    It is ``tuned.json`` in the folder of a study, and ``NAME.tuned.json`` beside ``NAME.yaml``.
-    """
-    if study.name == STUDY_FILE:
-        return study.with_name(TUNED_FILE)
-    return study.with_suffix(".tuned.json")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def printed(checkout, monkeypatch, capsys):
 
 @pytest.mark.usefixtures("warm")
 def test_a_job_trains_by_srun_on_all_its_gpus(printed, tmp_path):
-    argv = ("--dry-run", "--recipe", "powernorm", "--fp16", "--work", str(tmp_path))
+    argv = ("--dry-run", "--verbose", "--recipe", "powernorm", "--fp16", "--work", str(tmp_path))
     lines = printed("run_wmt14", *argv, **JOB)
     (train,) = [line for line in lines if "fairseq_cli.train" in line]
     assert train.startswith("srun ")
@@ -63,8 +63,16 @@ def test_a_job_trains_by_srun_on_all_its_gpus(printed, tmp_path):
 @pytest.mark.usefixtures("warm")
 def test_a_job_trains_on_cpus_with_a_worker_for_each_task(printed, tmp_path):
     cpu = {"SLURM_JOB_ID": "12345", "SLURM_NTASKS": "2"}
-    argv = ("--preset", "cpu", "--dry-run", "--work", str(tmp_path), "--scale-batch-size")
-    lines = printed("--cpu", "run_multi30k", *argv, **cpu)
+    argv = (
+        "--preset",
+        "cpu",
+        "--dry-run",
+        "--verbose",
+        "--work",
+        str(tmp_path),
+        "--scale-batch-size",
+    )
+    lines = printed("--cpu", "run_multi30k", *argv, "--scale-batch-size", **cpu)
     (train,) = [line for line in lines if line.startswith("srun ")]
     argv = train.split()
     assert "norm_plugin worker" in train and "--cpu" in argv

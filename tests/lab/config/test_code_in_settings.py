@@ -34,7 +34,7 @@ def nothing_runs(tmp_path):
 
 def dry_runs(*argv):
     """The runs of a command line of ``sweep``."""
-    return composed(*argv, "--dry-run")
+    return composed(*argv, "--dry-run", "--verbose")
 
 
 def override(key, code):

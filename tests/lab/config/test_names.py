@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
+from fairseq.dataclass.configs import FairseqConfig
 
+from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.names import check_is_study, check_names
 from norm_lab.config.options import Request
 from norm_plugin.io.command_line import CommandError
@@ -18,6 +21,8 @@ WRONG = [
     ("toy", "nrom=layernorm", "unknown key nrom; did you mean norm?"),
     ("toy", "norm=layernorm,powernrom", "unknown norm 'powernrom'; did you mean powernorm?"),
     ("toy", "placement=prepre", "unknown placement 'prepre'"),
+    ("toy", "model.norm_typ=rmsnorm", "unknown key norm_typ; did you mean norm_type?"),
+    ("toy", "norm_alpha_fw=1", "unknown key norm_alpha_fw; did you mean norm_alpha_fwd?"),
     ("toy", "seed=1,a", "seed is a; it must be an integer from 0"),
 ]
 
@@ -45,20 +50,42 @@ def test_an_experiment_is_no_study():
 
 
 def test_norms_of_a_user_dir_are_left_to_its_import(tmp_path):
-    check_names(Request("toy", ("norm=mine",), user_dir=tmp_path))
+    check_names(Request("toy", ("norm=mine", "norm_of_mine=1"), user_dir=tmp_path))
 
 
-@pytest.mark.parametrize("verb", ["run", "sweep", "study", "tune", "status"])
-def test_a_wrong_name_costs_no_import_of_torch(verb):
+def test_the_keys_of_fairseqs_groups_are_those_of_its_dataclasses():
+    groups = {each.name: each.default for each in fields(FairseqConfig)}
+    expected = {
+        group: {each.name for each in fields(kind)} - {"_name"}
+        for group, kind in groups.items()
+        if is_dataclass(kind)
+    }
+    assert keys_of_groups() == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        *(((verb, "toyy"), "did you mean toy?") for verb in ("run", "sweep", "study", "tune")),
+        (("status", "toyy"), "did you mean toy?"),
+        (("status", "toy", "--work", "none"), "no run of toy was begun in "),
+        (("sweep", "toy", "optimization.lrr=1"), "did you mean optimization.lr?"),
+        (("sweep", "toy", "model.lr=1"), "did you mean optimization.lr?"),
+        (("sweep", "toy", "model.encoder_layer=1"), "did you mean model.encoder_layers?"),
+        (("run", "toy", "--dry-run", "--work", "none"), "toy: 1 run, 1 to do; how long is not"),
+        (("study", "encoder_norms", "optimization.lrr=1"), "did you mean optimization.lr?"),
+    ],
+)
+def test_an_answer_without_a_training_costs_no_import_of_torch(argv, message):
     code = (
         "import sys; from norm_plugin.cli import main\n"
-        f"try: main([{verb!r}, 'toyy'])\n"
+        f"try: main({argv})\n"
         "except Exception as error: print(error)\n"
-        "print(sorted({'torch', 'fairseq', 'hydra'} & set(sys.modules)))"
+        "print(sorted({'torch', 'fairseq', 'pandas'} & set(sys.modules)))"
     )
     folder = Path(__file__).resolve().parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
-    message, modules = done.stdout.splitlines()
-    assert "did you mean toy?" in message and modules == "[]"
+    first, *_, modules = done.stdout.splitlines()
+    assert message in first and modules == "[]"

@@ -19,10 +19,10 @@ from norm_lab.config.studies import (
     study_name,
     study_names,
     study_path,
+    tuned_path,
 )
 from norm_lab.metrics import find_metric
 from norm_lab.paths import STUDIES
-from norm_lab.study.tuning import tuned_path
 from norm_plugin.io.command_line import CommandError
 
 SEEDS = {"layernorm": {1, 2}, "adanorm": {1, 2}, "dyt": {3}}

@@ -70,6 +70,9 @@ def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
             fcntl.flock(stream, fcntl.LOCK_EX)
         status = runs.command(*grid).stdout
         assert "layernorm, seed 1  stopped" in status and "1 waiting, 1 stopped of 2" in status
+        for place in ("toy", str(runs.work), str(runs.work / "results")):  # no grid: what began
+            begun = runs.command("status", place, "--work", str(runs.work)).stdout
+            assert "layernorm, seed 1  stopped" in begun and "1 done, 1 stopped of 2" in begun
 
 
 def test_a_training_without_a_checkpoint_is_not_done(runs):

@@ -35,7 +35,7 @@ def test_all_stages_run_in_order_and_once(name, runs):
 
     again = runs.run(name, "norm=rmsnorm", "seed=2")
     assert again.stdout.count(DONE) == STAMPED
-    dry = runs.run(name, "norm=rmsnorm", "seed=2", "--dry-run")
+    dry = runs.run(name, "norm=rmsnorm", "seed=2", "--dry-run", "--verbose")
     assert dry.stdout.count(DONE) == STAMPED and "fairseq_cli" not in dry.stdout
     assert runs.take_calls() == []
 
@@ -237,7 +237,7 @@ def test_a_seed_is_a_whole_number(seed):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
     argv = ["norm=powernorm", "--raw", "a b, it's", "--", "--clip-norm", "0.5"]
-    dry = runs.run(name, "--dry-run", *argv)
+    dry = runs.run(name, "--dry-run", "--verbose", *argv)
     assert dry.returncode == 0, dry.stderr
     assert runs.outcome() == {} and runs.take_calls() == []
 

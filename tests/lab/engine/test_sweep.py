@@ -90,7 +90,7 @@ def each_flag_once(monkeypatch):
 @pytest.mark.parametrize("study", study_names())
 def test_the_runs_of_every_study_are_those_of_its_file(study):
     """They are different, whole seeds come first, and their number is the one that it names."""
-    names = grid(study, "--dry-run")  # some are for a GPU alone
+    names = grid(study, "--dry-run", "--verbose")  # some are for a GPU alone
     assert len(set(names)) == len(names)
     seeds = [int(name.rpartition("seed")[2]) for name in names]
     arms: dict[str, list[int]] = {}
@@ -249,6 +249,11 @@ def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
 def test_one_job_per_gpu_is_the_default(monkeypatch):
     assert resources(monkeypatch, 4, "iwslt14") == (4, ["0", "1", "2", "3"])
     assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, [])  # its recipe is for the CPU
+    monkeypatch.setattr("norm_lab.engine.grid.MEMORY_OF_RUN", 1)
+    assert resources(monkeypatch, 4, "toy", "seed=1,2,3") == (3, [])
+    assert resources(monkeypatch, 4, "toy", "seed=range(1,12)") == (8, [])  # one per core
+    monkeypatch.setattr("norm_lab.engine.grid.MEMORY_OF_RUN", 2**60)
+    assert resources(monkeypatch, 4, "toy", "seed=1,2,3") == (1, [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
     assert gpus_of([spec_of("iwslt14")]) == ["2", "5", "6", "7"]
 

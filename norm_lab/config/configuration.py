@@ -48,7 +48,7 @@ from norm_plugin.declarations.flags import (
 )
 from norm_plugin.declarations.option import NormDeclaration
 from norm_plugin.declarations.reading import read_norms, read_placements
-from norm_plugin.io.command_line import CommandError, Parser, usage_errors
+from norm_plugin.io.command_line import CommandError, Parser, UsageError, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
 OF_EXPERIMENT = ("run", "output_subdir", "runtime")
@@ -260,11 +260,18 @@ def without_defaults(config: Configuration, norm: str) -> Configuration:
     """Return ``config`` with None for each option of its norm that has its default value.
 
     So a run with ``norm_variant=paper`` equals one without ``norm_variant``.
+
+    Raises:
+        UsageError: the value of an option is wrong.
     """
     model = dict(config["model"])
     for option in norms_with(norm)[norm].options:
         value = model.get(f"norm_{option.name}")
-        if value is not None and option.parse(value) == option.default:
+        try:
+            is_default = value is not None and option.parse(value) == option.default
+        except ValueError as error:
+            raise UsageError(f"{option.flag}: {error}") from error
+        if is_default:
             model[f"norm_{option.name}"] = None
     for key, choice in CHOICES.items():
         if choice.default is not None and model.get(key) == choice.default:

@@ -96,7 +96,7 @@ def read_status(run: Path) -> Status:
         if status.state not in (RUNNING, DONE, FAILED, DIVERGED):
             return Status(WAITING)
     except (
-        *(FileNotFoundError, IsADirectoryError),
+        *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
         *(ValueError, TypeError, KeyError, AttributeError, RecursionError),  # no Status
     ):
         return Status(WAITING)

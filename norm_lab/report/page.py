@@ -295,6 +295,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for package in ("jinja2", "markdown_it", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"{package} is missing; pip install 'norm_plugin[analysis]'")
+    if args.data is not None and not args.data.is_dir():
+        raise CommandError(f"--data is {args.data}, which is not a folder")
     folders = [results_folder(name) for name in args.folders]
     if args.study is not None:
         file = read_study_file(study_path(args.study))

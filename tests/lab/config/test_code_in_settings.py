@@ -218,6 +218,7 @@ def test_an_experiment_of_the_users_own_does_not_change_hydra(old, new, tmp_path
         ("optimization.lr=[.inf]", "optimization.lr is"),
         ("+seed_of_mine=5", "seed_of_mine is '5', but a setting is in a group of fairseq"),
         ("+word=value", "word is 'value', but a setting is in a group"),
+        ("model.norm_eps=-1", "--norm-eps: eps is -1.0; it must be 0 or more"),
     ],
 )
 def test_a_setting_that_would_not_be_what_it_says_is_refused(override, message):

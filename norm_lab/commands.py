@@ -119,7 +119,7 @@ def status(argv: Sequence[str]) -> int:
         return sweep(argv, "status")
     from norm_lab.engine.begun import begun_text
 
-    print(begun_text(request.experiment, request.work or ROOT / "work"))
+    print(begun_text(request.experiment, request.work or WORK))
     return 0
 
 

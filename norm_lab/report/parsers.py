@@ -7,12 +7,10 @@ import difflib
 import os
 from pathlib import Path
 
-from norm_lab.paths import ROOT
+from norm_lab.paths import WORK
 from norm_plugin.io.command_line import Parser
 
 HTML, LATEX = "html", "latex"
-WORK = ROOT / "work"
-"""Where results are by default."""
 
 
 def _renaming(text: str) -> tuple[str, str]:

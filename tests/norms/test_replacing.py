@@ -490,14 +490,25 @@ class TwoStacks(nn.Module):
 
 def offloaded():
     model = nn.Sequential(nn.LayerNorm(2, device="meta"))
-    model[0]._hf_hook = object()
+    model[0]._hf_hook = object()  # as by accelerate
+    return model
+
+
+class DTensor(nn.Parameter):
+    """As the parameters of a model after FSDP2."""
+
+
+def sharded():
+    model = nn.Sequential(nn.LayerNorm(2))
+    model[0].weight = DTensor(torch.ones(2))
     return model
 
 
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        (offloaded(), {"mask": None}, r"accelerate has offloaded 0 \(LayerNorm\): replace the"),
+        (offloaded(), {"mask": None}, r"0 \(LayerNorm\) is offloaded or sharded: replace the"),
+        (sharded(), {"mask": None}, r"0 \(LayerNorm\) is offloaded or sharded: replace the"),
         (nn.Sequential(nn.Linear(2, 2)), {}, "contains no LayerNorm and no RMSNorm"),
         (nn.LayerNorm(2), {}, "contains no LayerNorm"),
         (new_encoder(), {}, "no argument 'attention_mask', but src, mask, src_key_padding_mask"),

@@ -66,8 +66,9 @@ def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
             argument, with parameters of known names, or its eps is needed and cannot be measured.
     """
     what = f"{path} ({type(old).__name__})"
-    if hasattr(old, "_hf_hook") and any(each.is_meta for each in old.parameters()):
-        raise ValueError(f"accelerate has offloaded {what}: replace the norms, then offload")
+    offloaded = hasattr(old, "_hf_hook") and any(each.is_meta for each in old.parameters())
+    if offloaded or any(type(each).__name__ == "DTensor" for each in old.parameters()):
+        raise ValueError(f"{what} is offloaded or sharded: replace the norms before that")
     gain, offset = _parameter_names(old, what)
     width = _width(old, gain, what)
     _check_arguments(old, what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from norm_lab.config.checks import (
@@ -68,6 +69,10 @@ from norm_plugin.io.user_dirs import import_user_dir
 NOT_CHECKED = ""
 """The placement of a run whose flags are not checked, for the outline of a dry run."""
 SUBWORDS = ("subword-nmt", "sentencepiece")
+SEED = 1
+"""The default seed."""
+Arms = dict[tuple[str, ...], tuple[Experiment, RunSpec]]
+"""The experiment of each arm and its run with SEED, by what its runs share: all but the seed."""
 
 
 @usage_errors()
@@ -84,8 +89,9 @@ def compose_runs(request: Request) -> list[RunSpec]:
             f"{request.experiment} {' '.join(own)} is more than one run; use norm-plugin sweep"
         )
     runs: dict[Path, RunSpec] = {}
+    arms: Arms = {}
     for overrides in grid:
-        spec = _compose_named(request, study.experiment, overrides)
+        spec = _compose_named(request, study.experiment, overrides, arms)
         first = runs.setdefault(spec.result, spec)
         if first.settings != spec.settings:
             raise CommandError(
@@ -113,10 +119,10 @@ def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
-def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
+def _compose_named(request: Request, name: str, overrides: Sequence[str], arms: Arms) -> RunSpec:
     """Call :func:`compose_run`; errors name the run if there may be several."""
     try:
-        return compose_run(request, name, overrides)
+        return compose_run(request, name, overrides, arms)
     except CommandError as error:
         if not request.grid:
             raise
@@ -145,22 +151,51 @@ def find_study(name: str) -> StudyFile:
     return read_study_file(path)
 
 
-def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
+def compose_run(request: Request, name: str, overrides: Sequence[str], arms: Arms) -> RunSpec:
     """Compose and check one run.
 
     Args:
         request: the options that all runs share.
         name: the name of the experiment, or the path of its YAML file.
         overrides: the overrides of this run, each with one value.
+        arms: the arms composed so far, to which that of this run is added.
 
     Raises:
         CommandError: the experiment, preset, an override or a flag is unknown, a value is wrong, no
             chosen norm has an option, or the GPUs cannot share the batch.
     """
     choices, others = split_choices(overrides)
+    seed = read_seed(choices.pop("seed", str(SEED)))
+    arm = (*(f"{key}={choices[key]}" for key in sorted(choices)), *others)
+    if arm not in arms:
+        arms[arm] = _compose_arm(request, name, choices, others)
+    experiment, spec = arms[arm]
+    raw = raw_folder(request.raw, experiment)
+    data, preparation = prepared_data(
+        spec.work, experiment, spec.subword, seed, raw, spec.pretrained
+    )
+    return replace(
+        spec,
+        seed=seed,
+        settings={**spec.settings, "common": {**spec.settings["common"], "seed": seed}},
+        data=data,
+        preparation=preparation,
+        overrides=tuple(overrides),
+    )
+
+
+def _compose_arm(
+    request: Request, name: str, choices: dict[str, str], others: Sequence[str]
+) -> tuple[Experiment, RunSpec]:
+    """Compose and check the run of an arm with :data:`SEED`.
+
+    Args:
+        choices: the values of CHOICES, without the seed.
+        others: the other overrides.
+    """
     experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
     metric = find_metric(experiment.metric)
-    norm, seed = choices.get("norm", "layernorm"), read_seed(choices.get("seed", "1"))
+    norm = choices.get("norm", "layernorm")
     subword = _subword(experiment, choices)
     work = request.work or WORK
     if ":" in str(work):
@@ -176,7 +211,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     changed = differences(config, base)
     if pretrained is not None:
         changed["pretrained"] = digest(pretrained)
-    config["common"]["seed"] = seed
+    config["common"]["seed"] = SEED
     if user_dir is not None:
         config["common"]["user_dir"] = code_dir
     trained = for_workers(
@@ -203,16 +238,15 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     plugin = user_dir or PLUGIN
     of_arm = {**trained, "common": {**trained["common"], "seed": None}}
     checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
-    # once for the runs of an arm
     placement = NOT_CHECKED if request.outline else check_training(checked)
 
     raw = raw_folder(request.raw, experiment)
-    data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
+    data, preparation = prepared_data(work, experiment, subword, SEED, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
-    return RunSpec(
+    spec = RunSpec(
         experiment="_".join(filter(None, parts)),
         arm=Arm(norm, placement, changed),
-        seed=seed,
+        seed=SEED,
         metric=metric.name,
         settings={**trained, "common": {**trained["common"], **logging_of_base}},
         logging=logging,
@@ -224,11 +258,12 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         user_dir=user_dir,
         sources=sources_in_use(user_dir, training),
         pretrained=pretrained,
-        overrides=tuple(overrides),
+        overrides=(),
         fold=request.fold_norms,
         srun=request.srun,
         tensorboard=request.tensorboard,
     )
+    return experiment, spec
 
 
 def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:

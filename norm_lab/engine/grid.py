@@ -46,7 +46,7 @@ POLL_SECONDS = 5.0
 MEMORY_OF_RUN = 2 * 2**30  # bytes: more than that of a small model's training
 SHOWN = 3  # runs that an outline names
 NOT_CHECKED = (
-    "Names and keys are right. The values of settings are checked before the first run, or by "
+    "Values of settings, and keys after a +, are not checked here, but before the first run, or by "
     "--verbose, which also prints the commands."
 )
 

@@ -113,12 +113,13 @@ def test_a_wrong_start_is_one_line(argv, environment, message):
 
 def test_another_port_is_no_other_run(monkeypatch):
     argv = ["wmt14", "recipe=powernorm", "--srun", "--gpus", "8", "--work", "w"]
-    trainings = []
+    commands, keys = [], []
     for number in ("1", "2"):  # a requeued job has another number
         monkeypatch.setenv("SLURM_JOB_ID", number)
-        trainings.append(run_stages(spec_of(*argv))[0])
-    assert trainings[0].command != trainings[1].command
-    assert trainings[0].key == trainings[1].key
+        training = run_stages(spec_of(*argv))[0]
+        commands.append(training.command)
+        keys.append(training.key)
+    assert commands[0] != commands[1] and keys[0] == keys[1]
 
 
 def test_the_log_of_a_requeued_job_is_appended():

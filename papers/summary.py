@@ -131,5 +131,7 @@ def studies_table(studies: Path) -> str:
         runs = read_folder(folder)
         diverged = f", {len(runs.failed)} without a score" if runs.failed else ""
         count = f"{len(runs.finished)}{diverged}" if runs.runs else "not run"
-        rows.append((f"[{name}]({name}/{page})", question(folder / STUDY_FILE), count))
+        by = read_study_file(folder / STUDY_FILE).superseded
+        asked = question(folder / STUDY_FILE) + (f" Superseded by {by}." if by else "")
+        rows.append((f"[{name}]({name}/{page})", asked, count))
     return markdown(pd.DataFrame(rows, columns=["study", "question", "runs"]))

@@ -118,6 +118,7 @@ class StudyFile:
     Attributes:
         experiment: the name of the experiment, or the path of its YAML file.
         setting: the corpus and the learning rates, for tables of several studies.
+        superseded: the study that answers the question better; its report says so.
         overrides: the overrides of every arm.
         arms: the overrides of each arm.
         primary: the declared comparisons.
@@ -135,6 +136,7 @@ class StudyFile:
     vary: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     setting: str = ""
+    superseded: str = ""
     tune: Tuning | None = None
     path: Path = Path()
 

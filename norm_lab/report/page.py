@@ -340,6 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "figure_command": command_of(args, *OF_STUDY, "out"),
         "title": args.title or name or " and ".join(distinct(study.runs["experiment"])),
         "question": "" if file is None else question(file.path),
+        "superseded": "" if file is None else file.superseded,
         "commit": short_commit(git_state(Path(__file__).parent)),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }

@@ -603,6 +603,7 @@ def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
     (folder, *_) = study_of_three(tmp_path)
     declared = (
         "experiment: toy\noverrides: ['seed=1,2,3']\nprimary: [{arm: far, baseline: layernorm}]\n"
+        "superseded: better\n"
     )
     (folder / "study.yaml").write_text(declared)
     page = folder / "README.md"
@@ -614,4 +615,5 @@ def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
     for _ in range(2):  # its own page is replaced
         assert main([str(folder), "--out", str(folder)]) == 0
     assert "the study declared them before the runs" in page.read_text()
+    assert "Superseded by the study `better`." in page.read_text()
     assert not (folder / "report.md").exists() and list(folder.glob("*.svg"))

@@ -146,7 +146,8 @@ def _users_file(path: Path) -> dict[Path, Settings]:
         CommandError: ``configs/`` or ``data-prep/`` has a file of the same name.
     """
     settings = _settings(path)
-    for own, folder in ((path, "configs"), (path.parent / settings.get("corpus", ""), "data-prep")):
+    corpus = path.parent / str(settings.get("corpus", ""))  # of any type yet
+    for own, folder in ((path, "configs"), (corpus, "data-prep")):
         other = CONFIGS.parent / folder / own.name
         if own.suffix and other.is_file() and not other.samefile(own):
             raise CommandError(

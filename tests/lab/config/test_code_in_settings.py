@@ -204,6 +204,13 @@ def test_an_experiment_of_the_users_own_does_not_change_hydra(old, new, tmp_path
         dry_runs(str(path))
 
 
+def test_a_corpus_that_is_no_name_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text((CONFIGS / "toy.yaml").read_text().replace("corpus: toy", "corpus: [toy]"))
+    with pytest.raises(CommandError, match="Cannot convert .* to string"):
+        dry_runs(str(path))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

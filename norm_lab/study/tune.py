@@ -12,7 +12,7 @@ a bound, by at most :data:`GROWTH` values at each end.
 
 The result is ``tuned.json`` in the folder of the study: every trial, the choice of each arm, and
 digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has
-changed.
+changed, but for the code of a study with published runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from norm_lab.engine.failure import has_result
 from norm_lab.engine.grid import NOT_CHECKED, estimate, jobs_of_outline, run_grid
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 from norm_lab.paths import PLUGIN, WORK
-from norm_lab.results.folder import RUN_KEY
+from norm_lab.results.folder import RUN_KEY, RUNS
 from norm_lab.run.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
@@ -325,10 +325,13 @@ def read_choice(study: StudyFile, specs: Sequence[RunSpec]) -> dict[str, dict[st
     Args:
         specs: the study's own runs.
 
+    A study with published runs is repeated at its published values, also at another version.
+
     Raises:
         CommandError: the study is not tuned, or its code, data or arms have changed.
     """
     path = tuned_path(study.path)
+    published = (study.path.parent / RUNS).is_file()
     if not path.exists():
         raise CommandError(f"{study.path} is not tuned; run `norm-plugin tune {study.path}` first")
     tuned = read_json(path)
@@ -343,7 +346,7 @@ def read_choice(study: StudyFile, specs: Sequence[RunSpec]) -> dict[str, dict[st
         reason = f"other arms or settings ({', '.join(changed)})"
     elif tuned["tune"] != _plain(tuning_of(study)):
         reason = "another grid or other tuning seeds"
-    elif tuned["code"] != code_digest():
+    elif tuned["code"] != code_digest() and not published:
         reason = "another version of norm_plugin, torch or fairseq"
     elif set(data_checksums(specs)) - set(tuned["data"]):
         reason = "other data"

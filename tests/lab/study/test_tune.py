@@ -236,6 +236,18 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
         assert refused.returncode == 1 and f"is for {reason}; remove it" in refused.stderr
 
 
+def test_a_published_study_is_repeated_at_its_values_by_other_code(tuned, tmp_path):
+    runs, of, *_ = tuned
+    content = json.loads(of.with_suffix(".tuned.json").read_text())
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "study.yaml").write_text(STUDY)
+    (folder / "tuned.json").write_text(json.dumps({**content, "code": {"norm_plugin": "0"}}))
+    assert command(runs, "sweep", folder, "--tuned", "--dry-run").returncode == 1
+    (folder / "runs.jsonl").touch()
+    assert command(runs, "sweep", folder, "--tuned", "--dry-run").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

@@ -61,7 +61,7 @@ NOT_PRINTED = {
     "README": "3.13 41.02 35.5 31.2 28.3 53.2 77.21 39.23 0.3 1.5 6.5 0.1 3.2",
     "adanorm": "0.086 1.31",  # a training loss after five epochs; published
     "depth": "4.81 0.02 0.03",  # the entropy of single characters; deviations of two trials
-    "derivatives": "4.586 4.7",  # the worst of five runs; the best of others
+    "derivatives": "4.586 4.7",  # the worst of five runs; a level of curves
     "gain-and-bias": "1.31",  # published
     # alpha; curves; nanoGPT's own loss; a sign test; over the rates of the trials
     "norms": "0.9 2.35 0.271 1.88 0.29 2.175 2.183 2.220 2.246 0.07 0.08 0.10 0.13 0.0005 0.24 0.72",

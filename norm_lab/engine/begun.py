@@ -12,7 +12,7 @@ from norm_lab.config.experiments import is_experiment, is_of_experiment
 from norm_lab.config.names import check_experiment
 from norm_lab.config.spec import RUN_FILE, RunSpec
 from norm_lab.config.studies import study_name, study_path
-from norm_lab.engine.grid import overview
+from norm_lab.engine.overview import overview
 from norm_lab.engine.state import RUNNING, state_of
 from norm_plugin.io.command_line import CommandError, usage_errors
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.grid import start_job, written
+from norm_lab.engine.jobs import start_job, written
 from norm_plugin.io.command_line import CommandError
 
 LAUNCHER = "hydra.launcher."

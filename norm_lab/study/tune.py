@@ -32,7 +32,8 @@ from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path, tuned_path
 from norm_lab.engine.failure import has_result
-from norm_lab.engine.grid import NOT_CHECKED, estimate, jobs_of_outline, run_grid
+from norm_lab.engine.grid import run_grid
+from norm_lab.engine.overview import NOT_CHECKED, estimate, jobs_of_outline
 from norm_lab.engine.state import DIVERGED, DONE, state_of
 from norm_lab.paths import PLUGIN, WORK
 from norm_lab.results.folder import RUN_KEY, RUNS

@@ -64,12 +64,13 @@ NOT_PRINTED = {
     "derivatives": "4.586 4.7",  # the worst of five runs; a level of curves
     "gain-and-bias": "1.31",  # published
     # alpha; curves; nanoGPT's own loss; a sign test; over the rates of the trials
-    "norms": "0.9 2.35 0.271 1.88 0.29 2.175 2.183 2.220 2.246 0.07 0.08 0.10 0.13 0.0005 0.24 0.72",
+    "norms": "0.9 2.35 0.271 1.88 0.29 2.175 2.183 2.220 2.246 0.07 0.08 0.10 0.13 0.0005"
+    " 0.24 0.72",
     "powernorm": "0.77 2.86 4.79 4.81 2.8",  # epochs; a training loss; curves
     "small-batches": "2.58 0.19",  # training losses
     "tensorized": "1.5 3.38 7.5 5.4",  # epochs; docs/models.md; published
     "transformer-xl": "1.5 0.00 0.03 0.8",  # epochs; published; the spread of five seeds
-    # alpha; published; a level; the worst of nine pairs; trials; p of a test that is not in the table
+    # alpha; published; a level; the worst of nine pairs; trials; p of a test not in the table
     "translation": "0.9 0.4 1.5 0.95 2.5 3.799 4.824 5.222 4.574 4.603 0.407 0.33",
     "warmup": "3.2 8.45 4.1",  # sections, and a published score
 }

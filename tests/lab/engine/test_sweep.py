@@ -17,14 +17,9 @@ from fake_runs import FakeRuns, composed, spec_of, value
 from norm_lab.config import compose, options
 from norm_lab.config.experiments import experiment_names
 from norm_lab.config.studies import read_study_file, study_names, study_path
-from norm_lab.engine.grid import (
-    count_jobs,
-    gpus_of,
-    run_here,
-    seconds_left,
-    state_since,
-    summary,
-)
+from norm_lab.engine.grid import state_since
+from norm_lab.engine.jobs import count_jobs, gpus_of, run_here
+from norm_lab.engine.overview import seconds_left, summary
 from norm_lab.engine.slurm import SlurmJob, slurm_options
 from norm_lab.engine.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status, write_status
 from norm_lab.paths import CONFIGS
@@ -225,7 +220,7 @@ def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path
     argv = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *argv)
     made, asked = composed(*argv), request(*argv)
     places = []
-    monkeypatch.setattr("norm_lab.engine.grid.start_job", lambda *a: places.append(a[1]) or ENDED)
+    monkeypatch.setattr("norm_lab.engine.jobs.start_job", lambda *a: places.append(a[1]) or ENDED)
     run_here(asked, made, count_jobs(asked, made))
     assert len(places) == 3 and {place["OMP_NUM_THREADS"] for place in places} == {threads}
     assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
@@ -241,7 +236,7 @@ def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
         places.append(place["CUDA_VISIBLE_DEVICES"])
         return ENDED
 
-    monkeypatch.setattr("norm_lab.engine.grid.start_job", start_job)
+    monkeypatch.setattr("norm_lab.engine.jobs.start_job", start_job)
     run_here(asked, made, count_jobs(asked, made))
     assert sorted(places) == ["0", "0", "1", "1"]
 
@@ -249,10 +244,10 @@ def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
 def test_one_job_per_gpu_is_the_default(monkeypatch):
     assert resources(monkeypatch, 4, "iwslt14") == (4, ["0", "1", "2", "3"])
     assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, [])  # its recipe is for the CPU
-    monkeypatch.setattr("norm_lab.engine.grid.MEMORY_OF_RUN", 1)
+    monkeypatch.setattr("norm_lab.engine.jobs.MEMORY_OF_RUN", 1)
     assert resources(monkeypatch, 4, "toy", "seed=1,2,3") == (3, [])
     assert resources(monkeypatch, 4, "toy", "seed=range(1,12)") == (8, [])  # one per core
-    monkeypatch.setattr("norm_lab.engine.grid.MEMORY_OF_RUN", 2**60)
+    monkeypatch.setattr("norm_lab.engine.jobs.MEMORY_OF_RUN", 2**60)
     assert resources(monkeypatch, 4, "toy", "seed=1,2,3") == (1, [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
     assert gpus_of([spec_of("iwslt14")]) == ["2", "5", "6", "7"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -399,6 +400,9 @@ def _conclusion(study: Study, row: Mapping[str, Any], numbers: Mapping[str, str]
             said = f"{arm} and {baseline} are equivalent within {row['margin']:g}"
         case Verdict.UNDECIDED:
             said = f"Between {arm} and {baseline} nothing is decided"
+            excludes_0 = row["difference_low"] * row["difference_high"] > 0
+            if excludes_0 and math.isnan(row["margin"]):  # so a test alone would have decided
+                said += " after correction"
         case _:
             return f"{arm} and {baseline} are not tested in {title}: too few seeds."
     return f"{said}: {measured}."

@@ -27,7 +27,7 @@ from norm_lab.config.studies import read_study_file
 from norm_lab.metrics import find_metric
 from norm_lab.report.figure import Figure, write_files
 from norm_lab.report.page import main
-from norm_lab.report.tables import least_loss, reached_table
+from norm_lab.report.tables import conclusions, least_loss, reached_table
 from norm_lab.report.text import formatted, p_text
 from norm_lab.results.publishing import publish
 from norm_lab.study import comparisons
@@ -175,6 +175,16 @@ def test_the_verdict_comes_first(written):
     for number, row in enumerate((base, alike, far, gone), start=1):
         first = start + number * len(base)
         assert page.cells[first : first + len(base)] == list(row.values())
+
+
+def test_what_only_the_correction_leaves_undecided_is_called_so(tmp_path):
+    scores = {"layernorm": (35, 35, 35), "one": (35.9, 36.1, 36.6), "two": (36.6, 35.9, 36.1)}
+    runs = [made_up(norm, 1 + i, bleu[i]) for norm, bleu in scores.items() for i in range(3)]
+    (one, two) = conclusions(read_study(folder_of(tmp_path, *runs)))  # p is 0.03 twice
+    assert one.startswith("Between one and layernorm nothing is decided after correction: +1.20")
+    assert "after correction" in two
+    (only,) = conclusions(read_study(folder_of(tmp_path / "only", *runs[:6])))
+    assert only.startswith("one is better than layernorm")
 
 
 def test_the_numbers_of_all_comparisons_are_a_table(written):

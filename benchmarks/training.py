@@ -32,7 +32,7 @@ from typing import Any
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
-from fairseq.models import register_model_architecture
+from fairseq.models import ARCH_MODEL_REGISTRY, register_model_architecture
 from fairseq.trainer import Trainer
 
 from measuring.command import (
@@ -62,8 +62,9 @@ PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
 RECIPES = ("iwslt14_de_en", "multi30k_cpu")
 """A base Transformer and a tiny one."""
 
-# fairseq has no such architecture
-register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
+TINY = "transformer_multi30k_tiny"
+if TINY not in ARCH_MODEL_REGISTRY:  # this file may be imported and then run
+    register_model_architecture("transformer", TINY)(multi30k_tiny)
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
 LEAST_SPEED, MOST_MEMORY = 0.97, 1.02

@@ -95,7 +95,7 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
     argv = [*map(str, folders), "--out", str(out), "--vary", KEY, "--label", "far=Far, ours"]
     assert main(argv) == 0
     text = (out / "report.md").read_text()
-    assert "| layernorm, pre | 0.002 | 2 |" in text and "| Far, ours | 0.001 | 2 |" in text
+    assert "| layernorm | 0.002 | 2 |" in text and "| Far, ours | 0.001 | 2 |" in text
     assert "also chose the value" in text
     assert (out / "sensitivity.svg").exists() and f"--vary {KEY}" in text
 

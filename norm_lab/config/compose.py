@@ -66,7 +66,7 @@ from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
-NOT_CHECKED = ""
+UNCHECKED_PLACEMENT = ""
 """The placement of a run whose flags are not checked, for the outline of a dry run."""
 SUBWORDS = ("subword-nmt", "sentencepiece")
 SEED = 1
@@ -238,7 +238,7 @@ def _compose_arm(
     plugin = user_dir or PLUGIN
     of_arm = {**trained, "common": {**trained["common"], "seed": None}}
     checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
-    placement = NOT_CHECKED if request.outline else check_training(checked)
+    placement = UNCHECKED_PLACEMENT if request.outline else check_training(checked)
 
     raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, SEED, raw, pretrained)

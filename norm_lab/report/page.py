@@ -341,6 +341,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "title": args.title or name or " and ".join(distinct(study.runs["experiment"])),
         "question": "" if file is None else question(file.path),
         "superseded": "" if file is None else file.superseded,
+        "setting": "" if file is None else file.setting,
+        "tuned_keys": () if file is None else file.tuned,
         "commit": short_commit(git_state(Path(__file__).parent)),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }

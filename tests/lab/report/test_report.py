@@ -613,7 +613,8 @@ def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
     (folder, *_) = study_of_three(tmp_path)
     declared = (
         "experiment: toy\noverrides: ['seed=1,2,3']\nprimary: [{arm: far, baseline: layernorm}]\n"
-        "superseded: better\n"
+        "superseded: better\nsetting: toy, two epochs\n"
+        "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [4]}\n"
     )
     (folder / "study.yaml").write_text(declared)
     page = folder / "README.md"
@@ -626,4 +627,7 @@ def test_the_folder_of_a_study_is_reported_in_itself(tmp_path):
         assert main([str(folder), "--out", str(folder)]) == 0
     assert "the study declared them before the runs" in page.read_text()
     assert "Superseded by the study `better`." in page.read_text()
+    result = page.read_text().partition("## Result")[2].partition("- far is better")[0]
+    assert "Setting: toy, two epochs." in result
+    assert "The study tunes optimization.lr for each arm, nothing else." in result
     assert not (folder / "report.md").exists() and list(folder.glob("*.svg"))

@@ -36,6 +36,17 @@ def test_what_is_unknown_is_refused_with_the_nearest_name(experiment, override, 
 
 
 @pytest.mark.parametrize(
+    ("first", "second"),
+    [("seed=1", "seed=2"), ("norm_eps=1", "+model.norm_eps=2"), ("task.x=1", "task.x=2")],
+)
+def test_a_key_with_two_values_is_refused(first, second):
+    check_names(Request("toy", (first, first)))
+    with pytest.raises(CommandError, match="is given twice, as 1 and 2; give one") as refused:
+        check_names(Request("toy", (first, second)))
+    assert refused.value.status == 2
+
+
+@pytest.mark.parametrize(
     "override",
     ["norm=rmsnorm,layernorm", "+model.x=1", "norm_init=gpt2", "seed=range(1,3)", "norm='rmsnorm'"],
 )

@@ -372,11 +372,29 @@ OVERRIDE = "fold_norms"
 HELP = "fold norms with running statistics into the linear maps that follow, where possible"
 
 
+def refuse_norm_flags(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> None:
+    """Exit with a message if flags of norms are given with an architecture of fairseq."""
+    known, unknown = parser.parse_known_args(argv)
+    arch = getattr(known, "arch", None)
+    flags = [word for word in unknown if word.startswith("--norm-")]
+    model = models.ARCH_MODEL_REGISTRY.get(arch)
+    if flags and model is not None and model.__module__.startswith("fairseq."):
+        ours = f"norm_{arch}"
+        ours = ours if ours in models.ARCH_MODEL_REGISTRY else "norm_transformer"
+        parser.exit(
+            2,
+            f"error: --arch {arch} is fairseq's and has no {flags[0]}; choose an architecture of "
+            f"norm_plugin, such as {ours}\n",
+        )
+
+
 @wraps(options, "parse_args_and_arch", "tests/models/test_fold_norms_flag.py")
 def around_parse_args(
     parse_args: Function, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
 ) -> Any:
-    """The commands that load models get the flag `--fold-norms`."""
+    """Flags of norms with an architecture of fairseq end in a line that says so, not in fairseq's
+    usage of 177 lines; and the commands that load models get the flag `--fold-norms`."""
+    refuse_norm_flags(parser, *args[:1])
     # commands that load models for use are those with --model-overrides
     evaluates = parser.get_default("model_overrides") is not None
     if evaluates and parser.get_default(OVERRIDE) is None:

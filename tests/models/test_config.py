@@ -325,3 +325,18 @@ def test_bf16_trains_on_a_gpu_unless_there_is_a_tpu(gpu, xla, monkeypatch):
     argv = ["data", "--arch", "norm_transformer_lm_char", "--task", "language_modeling", "--bf16"]
     args = options.parse_args_and_arch(parser, argv)
     assert args.bf16 and args.tpu == (not gpu or xla)
+
+
+@pytest.mark.parametrize(
+    ("arch", "ours"),
+    [("transformer", "norm_transformer"), ("transformer_lm_gpt", "norm_transformer_lm_gpt")],
+)
+def test_flags_of_norms_with_an_architecture_of_fairseq_end_in_one_line(arch, ours, capsys):
+    parser = options.get_training_parser()
+    with pytest.raises(SystemExit) as ended:
+        options.parse_args_and_arch(parser, ["data", "--arch", arch, "--norm-type", "rmsnorm"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"error: --arch {arch} is fairseq's and has no --norm-type; choose an architecture of "
+        f"norm_plugin, such as {ours}\n"
+    )

@@ -14,7 +14,7 @@ from norm_lab.report.text import markdown
 from norm_plugin.declarations.flags import site_flags
 from norm_plugin.io.files import read_text
 from norm_plugin.models import patches
-from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
+from norm_plugin.norms import NORM_TYPES, NormSpec, Option, declared_options, norm_spec
 from norm_plugin.placements import (
     BRANCHES,
     FINAL,
@@ -37,18 +37,15 @@ def norms_table() -> str:
     for name in NORM_TYPES:
         spec = norm_spec(name)
         norm = spec.build(_CHANNELS)
-        encoder = "encoder; the decoder keeps layernorm"
         rows.append(
             {
                 "`--norm-type`": f"`{name}`",
                 "formula": f"`{spec.formula}`",
-                "paper": spec.paper,
-                "sites of `--norm-type`": encoder if spec.batch_statistics else "all",
-                "gradient": "exact" if spec.cls.exact_gradient else "by design not exact",
+                "paper": _cited(spec),
+                "gradient": "exact" if spec.cls.exact_gradient else "not exact",
                 "parameters": _shapes(norm.named_parameters()),
                 "statistics": _shapes(norm.named_buffers()),
                 "how its released code differs": spec.released or "-",
-                "paper read": _yes(spec.paper_read),
             }
         )
     return markdown(pd.DataFrame(rows))
@@ -58,8 +55,9 @@ def _table(rows: Iterable[tuple[str, ...]], *head: str) -> str:
     return markdown(pd.DataFrame(rows, columns=list(head)))
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _cited(declared: NormSpec | type[Placement]) -> str:
+    """Return the paper of a norm or a placement, marked if its text could not be read."""
+    return declared.paper if declared.paper_read else f"{declared.paper} \\*"
 
 
 def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -81,8 +79,9 @@ def options_table() -> str:
             own = [(name, option) for name, option in owners if option.help == meaning]
             option = own[0][1]
             names = ", ".join(name for name, _ in own)
-            rows.append((f"`{option.flag}`", option.type_name, _defaults(own), names, meaning))
-    return _table(rows, "flag", "type", "default", "norms", "meaning")
+            values = f" {option.type_name}" if "|" in option.type_name else ""
+            rows.append((f"`{option.flag}`{values}", _defaults(own), names, meaning))
+    return _table(rows, "flag", "default", "norms", "meaning")
 
 
 def sites_table() -> str:
@@ -104,31 +103,17 @@ LAYERS = 8  # in the stack that represents any; enough for placements that diffe
 
 def placements_table() -> str:
     """Return Markdown: one row per placement."""
+    rows = [(f"`{name}`", f"`{cls.equation}`", _cited(cls)) for name, cls in PLACEMENTS.items()]
+    return _table(rows, "`--norm-placement`", "equation", "paper")
+
+
+def placement_norms_table() -> str:
+    """Return Markdown: the norms of each placement, what else it has, and what can be folded."""
     rows = [
-        (f"`{name}`", f"`{cls.equation}`", cls.paper, _yes(cls.paper_read))
-        for name, cls in PLACEMENTS.items()
+        (f"`{name}`", _norms(cls), _besides(cls), _folds(cls))
+        for name, cls in ((name, placement_class(name)) for name in PLACEMENTS)
     ]
-    return _table(rows, "`--norm-placement`", "equation", "paper", "paper read")
-
-
-def placements_text() -> str:
-    """Return Markdown: one section per placement."""
-    return "\n\n".join(_section(name) for name in PLACEMENTS)
-
-
-def _section(name: str) -> str:
-    cls = placement_class(name)
-    summary = (inspect.getdoc(cls) or "").splitlines()[0]
-    own_weights = overrides(cls, "initialize")
-    weights = inspect.getdoc(cls.initialize) if own_weights else "fairseq's own"
-    return f"""### {name}
-
-{summary}
-
-- Norms: {_norms(cls)}.
-- Learned parameters besides the norms: {_parameters(cls)}.
-- Initial weights: {str(weights).rstrip(".")}.
-- Folds: {_folds(cls)}."""
+    return _table(rows, "placement", "norms", "also has", "folds")
 
 
 def place(index: int) -> LayerPlace:
@@ -150,8 +135,9 @@ def _norms(cls: type[Placement]) -> str:
     texts = []
     for kind, layers in kinds.items():
         text = _by_branch({branch: ", ".join(kind.norms_of(branch)) for branch in BRANCHES})
-        of = f"layers {layers[0]} to {layers[-1]} of {LAYERS}: " if len(kinds) > 1 else ""
-        texts.append(of + (text or "none"))
+        first, last = layers[0], layers[-1]
+        of = f"layer {first}" if first == last else f"layers {first} to {last}"
+        texts.append((f"({of}) " if len(kinds) > 1 else "") + (text or "none"))
     return "; ".join([*texts, *(["after the stack"] if cls.final_norm else [])])
 
 
@@ -166,19 +152,23 @@ def _by_branch(texts: dict[str, str]) -> str:
     return "; ".join(f"{branches}: {text}" for text, branches in groups.items())
 
 
-def _parameters(cls: type[Placement]) -> str:
-    """Return the parameters of a layer that are the placement's own."""
+def _besides(cls: type[Placement]) -> str:
+    """Return the parameters of a layer that are the placement's own, and its initial weights."""
     own = cls.at(place(1))(place(1)).named_parameters()
-    return ", ".join(f"`{name}` ({_shape(value)})" for name, value in own) or "none"
+    parameters = ", ".join(f"`{name}` ({_shape(value)})" for name, value in own)
+    parts = [parameters] if parameters else []
+    if overrides(cls, "initialize"):
+        parts.append(f"initial weights: {inspect.getdoc(cls.initialize)}")
+    return "; ".join(parts) or "-"
 
 
 def _folds(cls: type[Placement]) -> str:
     """Return which norms with running statistics can be folded, by branch."""
     texts = {branch: _fold_of(cls, branch) for branch in BRANCHES}
-    folds = [_by_branch(texts)] if any(texts.values()) else []
+    folds = _by_branch(texts) if any(texts.values()) else "-"
     if cls.final_norm:
-        folds.append(f"after the stack: {'no' if cls.reason_not_foldable(FINAL) else 'encoder'}")
-    return "; ".join(folds) or "there is no norm"
+        folds += ", no" if cls.reason_not_foldable(FINAL) else ", yes"
+    return folds
 
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
@@ -202,17 +192,13 @@ def patches_table() -> str:
 
 
 def field_commands_table(path: Path) -> str:
-    """Return Markdown: the published commands of field_commands.yaml, and what follows each."""
-    rows = [
-        {
-            "command": name,
-            "source": row["source"],
-            "flags of ours": f"`{row.get('norm', '')}`",
-            "followed by": ", ".join(
-                dict.fromkeys(step if isinstance(step, str) else step[0] for step in row["then"])
-            ),
-            "fails in fairseq too": row.get("stock", "no"),
-        }
-        for name, row in yaml.safe_load(read_text(path)).items()
-    ]
-    return markdown(pd.DataFrame(rows))
+    """Return Markdown: the examples of fairseq in field_commands.yaml, and the other commands."""
+    examples, rows = [], []
+    for name, row in yaml.safe_load(read_text(path)).items():
+        publisher, _, place = row["source"].partition(", ")
+        if publisher == "fairseq":
+            examples.append(f"`{place}`")
+        else:
+            rows.append((name, row["source"], f"`{row['norm']}`"))
+    commands = f"- of fairseq: {', '.join(dict.fromkeys(examples))}\n- of papers:"
+    return f"{commands}\n\n{_table(rows, 'command', 'source', 'flags of ours')}"

@@ -20,8 +20,8 @@ from declared_tables import (
     norms_table,
     options_table,
     patches_table,
+    placement_norms_table,
     placements_table,
-    placements_text,
     sites_table,
 )
 from norm_lab.report.blocks import Generators, fill_command, fill_pages
@@ -53,7 +53,7 @@ def generators(root: Path) -> Generators:
         "patches": lambda _: patches_table(),
         "field-commands": lambda _: field_commands_table(commands),
         "placements": lambda _: placements_table(),
-        "placement-sections": lambda _: placements_text(),
+        "placement-norms": lambda _: placement_norms_table(),
     }
 
 

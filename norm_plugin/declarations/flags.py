@@ -35,11 +35,10 @@ CHOICES = {
     PLACEMENT_OF["decoder"]: Choice(None, "placement of the decoder; overrides --norm-placement"),
     INIT: Choice(
         XAVIER,
-        "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
-        "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
-        "its released code), small, depth-scaled, fixup, t-fixup, gpt2, nanogpt, the released "
-        "forms of two of these (depth-scaled-released, fixup-released), or a placement with "
-        "initial weights of its own; the default is that of the placement",
+        "initial weights: xavier (those of fairseq), kaiming, kaiming-attention, small, "
+        "depth-scaled, fixup, t-fixup, gpt2, nanogpt, the released forms of two of these "
+        "(depth-scaled-released, fixup-released), or a placement with initial weights of its own; "
+        "the default is that of the placement",
     ),
     EMBEDDING: Choice(
         PLAIN,

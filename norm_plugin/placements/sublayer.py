@@ -52,5 +52,5 @@ class Sublayer(Placement):
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Draw Xavier normal weights; those of W_V, W_O, W_1 and W_2 have :func:`gain`."""
+        """Draw Xavier normal weights; those of W_V, W_O, W_1 and W_2 have a gain by the depth."""
         xavier_with_gain(layer, place, gain(place))

@@ -67,7 +67,6 @@ class Row:
     arch: str = ""
     small: str = ""
     example: str = ""
-    stock: str = ""
     short: bool = False
 
     def followed_by(self) -> list[tuple[str, list[str]]]:

@@ -115,7 +115,7 @@ def test_huge_inputs_stay_finite(name, ops, pair):
 @pytest.mark.parametrize("size", [1e20, 1e30])
 @pytest.mark.parametrize("name", FUSED)
 def test_where_the_plain_form_is_finite_so_are_the_kernels(name, size, pair):
-    """Their squares are beyond float32 here; docs/kernels.md says where the sums are too."""
+    """Their squares are beyond float32 here; docs/architecture.md says where the sums are too."""
     options = {"layer_scale_groups": 0} if norm_spec(name).has_option("layer_scale_groups") else {}
     torch.manual_seed(0)
     x, g = torch.randn(2, 300, DIM).unbind()  # more than two blocks of rows

@@ -68,7 +68,7 @@ def train(norm, x, g, mask):
 @pytest.mark.parametrize("size", [1e20, 1e30])
 @pytest.mark.parametrize("name", FUSED)
 def test_where_the_plain_form_is_finite_so_are_the_kernels(name, size):
-    """Their squares are beyond float32 here; docs/kernels.md says where the sums are too."""
+    """Their squares are beyond float32 here; docs/architecture.md says where the sums are too."""
     options = {"layer_scale_groups": 0} if norm_spec(name).has_option("layer_scale_groups") else {}
     x, g, mask = batch_of(0)
     plain, fused = (train(norm, size * x, g, mask) for norm in both_forms(name, options))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what one layer of every norm costs, compared with torch.nn.LayerNorm on equal tensors.
 
-    python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
+    python benchmarks/layers.py [--check]          # the table of docs/speed.md; about 25 minutes
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),

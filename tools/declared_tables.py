@@ -61,14 +61,16 @@ def _cited(declared: NormSpec | type[Placement]) -> str:
 
 
 def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Return ``weight (C), eta (1)``; a counter, which is not a statistic, is omitted."""
+    """Return ``weight, eta (1)``; a counter, which is not a statistic, is omitted."""
     statistics = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point()]
-    return ", ".join(f"{name} ({_shape(tensor) or '1'})" for name, tensor in statistics) or "none"
+    return ", ".join(name + _shape(tensor) for name, tensor in statistics) or "none"
 
 
 def _shape(tensor: Tensor) -> str:
+    """Return `` (4, C)``, or nothing for one value per channel."""
     names = {_CHANNELS: "C", _HEADS: "heads"}
-    return ", ".join(str(names.get(size, size)) for size in tensor.shape)
+    shape = ", ".join(str(names.get(size, size)) for size in tensor.shape) or "1"
+    return "" if shape == "C" else f" ({shape})"
 
 
 def options_table() -> str:
@@ -155,7 +157,7 @@ def _by_branch(texts: dict[str, str]) -> str:
 def _besides(cls: type[Placement]) -> str:
     """Return the parameters of a layer that are the placement's own, and its initial weights."""
     own = cls.at(place(1))(place(1)).named_parameters()
-    parameters = ", ".join(f"`{name}` ({_shape(value)})" for name, value in own)
+    parameters = ", ".join(f"`{name}`{_shape(value)}" for name, value in own)
     parts = [parameters] if parameters else []
     if overrides(cls, "initialize"):
         parts.append(f"initial weights: {inspect.getdoc(cls.initialize)}")

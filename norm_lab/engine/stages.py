@@ -103,18 +103,15 @@ def run_stages(spec: RunSpec) -> tuple[Stage, Stage]:
     last = spec.checkpoints / "checkpoint_last.pt"
     train = Stage(TRAIN, spec, key, last)
     averaging = averaging_flags(spec.settings) if metric.checkpoint == AVERAGE else []
-    finish = next_key(
-        key,
-        (*averaging, *evaluation_command(spec), spec.experiment, spec.label, str(spec.seed)),
-    )
+    command = (*averaging, *metric.module.split(), *evaluation_flags(spec))
+    finish = next_key(key, (*command, spec.experiment, spec.label, str(spec.seed)))
     return train, Stage(f"finish{spec.folded_suffix}", spec, finish, spec.result)
 
 
-def evaluation_command(spec: RunSpec) -> list[str]:
-    """Return the module that evaluates the test set, and its flags that affect the score."""
-    metric = find_metric(spec.metric)
-    flags = metric.flags(spec.subword, spec.settings)
-    return [*metric.module.split(), *flags, *(["--fold-norms"] if spec.fold else [])]
+def evaluation_flags(spec: RunSpec) -> list[str]:
+    """Return the flags of the evaluation of the test set that affect the score."""
+    flags = find_metric(spec.metric).flags(spec.subword, spec.settings)
+    return [*flags, *(["--fold-norms"] if spec.fold else [])]
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The contract of a metric: how a trained model is evaluated, and how its scores are read."""
+"""The contract of a metric: how a trained model is evaluated and scored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scores = dict[str, dict[str, Any]]
 
 
 class Metric(ABC):
-    """A metric: how a model is evaluated on the test set, and how its scores are read.
+    """A metric: how a model is evaluated on the test set and scored.
 
     Attributes:
         name: the name in an experiment's YAML file, set by :func:`register_metric`.
@@ -40,11 +40,10 @@ class Metric(ABC):
         loss_unit: the unit of the losses that fairseq prints for the task.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         stage: the name of the stage that evaluates the test set.
-        module: the command of that stage. Its arguments are the folder of the binarized data,
-            ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
+        module: the command of that stage, as a user types it after ``python -m``.
         has_item_outputs: whether runs can be compared item by item, by :meth:`item_outputs`.
         item: the prefix of the lines of its output that each report one item, and the name of the
-            items; None if it prints no such lines.
+            items; None if it prints no such lines during the evaluation.
     """
 
     name: ClassVar[str]
@@ -74,14 +73,24 @@ class Metric(ABC):
         return generation_flags(config)
 
     @abstractmethod
-    def scores(self, log: Path, data: Path, split: str) -> Scores:
-        """Return the scores in the output of the evaluation; CommandError if it is incomplete."""
+    def evaluate(self, argv: Sequence[str], log: Path) -> Any:
+        """Evaluate a checkpoint, and return what the methods below take as ``evaluation``.
 
-    def item_outputs(self, log: Path, data: Path) -> Sequence[str] | None:
+        Args:
+            argv: the arguments of the command ``module``: the folder of the binarized data,
+                ``--user-dir``, ``--gen-subset``, ``--path``, :meth:`flags` and ``--fold-norms``.
+            log: the file that stdout is written to; it is complete when this has returned.
+        """
+
+    @abstractmethod
+    def scores(self, evaluation: Any, data: Path, split: str) -> Scores:
+        """Return the scores; CommandError if the evaluation is not of this data."""
+
+    def item_outputs(self, evaluation: Any, data: Path) -> Sequence[str] | None:
         """Return one line per item, kept to compare runs item by item; None to keep nothing."""
         return None
 
-    def window_losses(self, log: Path) -> list[tuple[int, float]] | None:
+    def window_losses(self, evaluation: Any) -> list[tuple[int, float]] | None:
         """Return the tokens and the loss in bits of each window of a text, in its order."""
         return None
 

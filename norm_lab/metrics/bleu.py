@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,14 @@ class Bleu(Metric):
     def flags(self, subword: str, config: Configuration) -> list[str]:
         undo = f"--remove-bpe={subword}" if subword else "--remove-bpe"
         return [undo, "--required-batch-size-multiple", "1", *super().flags(subword, config)]
+
+    def evaluate(self, argv: Sequence[str], log: Path) -> Path:
+        """Run fairseq-generate; return its log."""
+        from fairseq_cli import generate
+
+        sys.argv = [self.module, *argv]
+        generate.cli_main()
+        return log
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         """Score against the original text, or the tokenized text if the corpus has no raw/."""

@@ -1,58 +1,27 @@
 """The loss of a language model on the test text: perplexity, or bits or nats per character.
 
-L is the mean loss per token in bits that ``norm-plugin evaluate-lm`` prints. If tokens are words,
-the perplexity per word is 2^L. If tokens are characters, the loss per character is L bits, or
-L ln 2 nats.
+L is the mean loss per token in bits, to the four digits that ``norm-plugin evaluate-lm`` prints. If
+tokens are words, the perplexity per word is 2^L. If tokens are characters, the loss per character
+is L bits, or L ln 2 nats.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
 from norm_lab.run.flags import Configuration, evaluation_flags, flag_of
-from norm_plugin.checkpoints.evaluate_lm import REMARK
+from norm_plugin.checkpoints.evaluate_lm import Evaluation, run
 from norm_plugin.io.command_line import CommandError, DivergedError
-from norm_plugin.io.files import read_json, read_lines
+from norm_plugin.io.files import read_json
 
-EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
-LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
-WINDOW = re.compile(r"Window (\d{1,9}): (\d{1,9}) tokens, (-?[0-9.]{1,20}) bits")
 IN_SEGMENTS = "truncated_bptt_lm"
 """fairseq's task of consecutive segments."""
-AGAIN = "run the evaluation again"
-
-
-class Evaluated(NamedTuple):
-    """The output of the evaluation."""
-
-    tokens: int
-    bits: float  # L
-    remarks: tuple[str, ...] = ()  # what a model says of its scores
-
-
-def read_evaluation(log: Path) -> Evaluated:
-    """Read the output of the evaluation.
-
-    Raises:
-        CommandError: the output is incomplete.
-        DivergedError: the loss is not finite.
-    """
-    lines = read_lines(log)
-    tokens = [match[1] for match in map(EVALUATED.match, lines) if match]
-    losses = [match[1] for match in map(LOSS.match, lines) if match]
-    if len(tokens) != 1 or len(losses) != 1:
-        raise CommandError(f"{log} has {len(losses)} losses; it must have one; {AGAIN}")
-    if not math.isfinite(float(losses[0])):
-        raise DivergedError(f"{log}: the loss is {losses[0]}; the model has diverged")
-    remarks = tuple(line.removeprefix(REMARK) for line in lines if line.startswith(REMARK))
-    return Evaluated(int(tokens[0].replace(",", "")), float(losses[0]), remarks)
 
 
 def tokens_of(manifest: Mapping[str, Any], split: str) -> int:
@@ -90,37 +59,39 @@ class LanguageModelLoss(Metric):
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
         return [*chain(*flags), *evaluation_flags(config), "--windows"]
 
-    def scores(self, log: Path, data: Path, split: str) -> Scores:
+    def evaluate(self, argv: Sequence[str], log: Path) -> Evaluation:
+        return run(argv)
+
+    def scores(self, evaluation: Evaluation, data: Path, split: str) -> Scores:
         manifest = read_json(data / "manifest.json")
         unit = (manifest.get("settings") or {}).get("unit")
         if unit != self.unit:
             raise CommandError(
                 f"{self.title} needs a corpus of {self.unit}s, but {data} is one of {unit}s"
             )
-        evaluated, expected = read_evaluation(log), tokens_of(manifest, split)
-        if expected - evaluated.tokens not in (0, 1):  # segments omit the first token
+        expected = tokens_of(manifest, split)
+        if expected - evaluation.tokens not in (0, 1):  # segments omit the first token
             raise CommandError(
-                f"{log} is of {evaluated.tokens:,} tokens, but the {split} text in {data} has "
-                f"{expected:,}; {AGAIN} on this data"
+                f"{evaluation.tokens:,} tokens were evaluated, but the {split} text in {data} has "
+                f"{expected:,}; prepare the data again"
             )
         return {
             self.headline: {
-                "score": round(self.of_bits(evaluated.bits), 4),
+                "score": round(self.of_bits(round(evaluation.bits, 4)), 4),
                 "label": "; ".join(
                     (
                         f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
                         "validation",
-                        *evaluated.remarks,
+                        *evaluation.remarks,
                     )
                 ),
-                "tokens": evaluated.tokens,
+                "tokens": evaluation.tokens,
             }
         }
 
-    def window_losses(self, log: Path) -> list[tuple[int, float]]:
-        windows = [match.groups() for match in map(WINDOW.fullmatch, read_lines(log)) if match]
-        windows.sort(key=lambda window: int(window[0]))
-        return [(int(tokens), float(bits)) for _, tokens, bits in windows]
+    def window_losses(self, evaluation: Evaluation) -> list[tuple[int, float]]:
+        windows = sorted(evaluation.windows, key=lambda window: window.number)
+        return [(window.tokens, round(window.bits, 4)) for window in windows]
 
     @abstractmethod
     def of_bits(self, bits: float) -> float:
@@ -139,10 +110,11 @@ class Perplexity(LanguageModelLoss):
     loss_unit = "bits per word"
     losses = {"test_loss": f"loss on the test text, {loss_unit}"}
 
-    def scores(self, log: Path, data: Path, split: str) -> Scores:
+    def scores(self, evaluation: Evaluation, data: Path, split: str) -> Scores:
         """Return the perplexity, and its logarithm, in which differences are comparable."""
-        (score,) = super().scores(log, data, split).values()
-        loss = {**score, "score": read_evaluation(log).bits, "label": self.losses["test_loss"]}
+        (score,) = super().scores(evaluation, data, split).values()
+        bits = round(evaluation.bits, 4)
+        loss = {**score, "score": bits, "label": self.losses["test_loss"]}
         return {self.headline: score, "test_loss": loss}
 
     def of_bits(self, bits: float) -> float:

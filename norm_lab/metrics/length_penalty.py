@@ -35,6 +35,10 @@ class BleuOfBestLength(Bleu):
 
     module = "norm_plugin translate"
 
+    def evaluate(self, argv: Sequence[str], log: Path) -> Path:
+        main(argv)
+        return log
+
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         scores = super().scores(log, data, split)
         choices = [match[1] for match in map(CHOICE.fullmatch, read_lines(log)) if match]

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.stages import evaluation_command
+from norm_lab.engine.stages import evaluation_flags
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.results.result import collect_result, write_result
 from norm_lab.run.flags import averaging_flags
@@ -37,9 +36,9 @@ def main(argv: Sequence[str]) -> int:
         step("average")
         average(spec)
     step(metric.stage)
-    evaluate(spec)
+    evaluation = evaluate(spec)
     step("score")
-    write_result(collect_result(spec), spec.results)
+    write_result(collect_result(spec, evaluation), spec.results)
     return 0
 
 
@@ -57,25 +56,20 @@ def average(spec: RunSpec) -> None:
     average.main([*files, *user_dir, *averaging_flags(spec.settings)])
 
 
-def evaluate(spec: RunSpec) -> None:
-    """Evaluate the test set, and write what the command prints to the evaluation's log."""
-    import norm_plugin.models  # noqa: F401  fairseq does not import this package as --user-dir
-    from norm_plugin import cli
+def evaluate(spec: RunSpec) -> Any:
+    """Return the evaluation of the test set; what is printed goes to its log."""
+    import norm_plugin.models  # fairseq does not import this package as --user-dir
 
-    module, *flags = evaluation_command(spec)
-    plugin = spec.user_dir or Path(cli.__file__).parent
-    where = ["--user-dir", str(plugin), "--gen-subset", "test"]
-    argv = [str(spec.data / "bin"), *where, "--path", str(spec.evaluated)]
+    plugin = spec.user_dir or Path(norm_plugin.__file__).parent
+    where = ["--user-dir", str(plugin), "--gen-subset", "test", "--path", str(spec.evaluated)]
+    argv = [str(spec.data / "bin"), *where, *evaluation_flags(spec)]
     with atomic_write(spec.evaluation_log) as file:
         stream = CountingStream(file, spec)
         with redirect_stdout(stream):
-            if module == "norm_plugin":
-                cli.call(flags[0], [*argv, *flags[1:]])
-            else:
-                sys.argv = [module, *argv, *flags]
-                import_module(module).cli_main()
+            evaluation = find_metric(spec.metric).evaluate(argv, spec.evaluation_log)
         stream.flush()
     logging.root.handlers.clear()  # they write to the log, which is complete
+    return evaluation
 
 
 class CountingStream(io.TextIOWrapper):

@@ -37,8 +37,12 @@ def write_result(result: Result, out: Path) -> Path:
     return path
 
 
-def collect_result(spec: RunSpec) -> Result:
-    """Return the result of a finished run, from its files; CommandError if they disagree."""
+def collect_result(spec: RunSpec, evaluation: Any) -> Result:
+    """Return the result of a finished run, from its files; CommandError if they disagree.
+
+    Args:
+        evaluation: what its metric has returned.
+    """
     from norm_lab.results.spectrum import spectra_of
     from norm_plugin.checkpoints.files import LAST, load_checkpoint  # imports torch
     from norm_plugin.models.plan import RECORDS
@@ -58,7 +62,7 @@ def collect_result(spec: RunSpec) -> Result:
     model = describe_model(spec.evaluated, spec.data / "bin", evaluated)
     log, record = spec.log_of("train"), spec.checkpoints / RECORDS
     metric = find_metric(spec.metric)
-    outputs = metric.item_outputs(spec.evaluation_log, spec.data)
+    outputs = metric.item_outputs(evaluation, spec.data)
     return {
         "schema": SCHEMA,
         "run": plain(spec.identity()),
@@ -69,7 +73,7 @@ def collect_result(spec: RunSpec) -> Result:
         "seed": spec.seed,
         "sites": model.pop("sites"),
         "metric": spec.metric,
-        "scores": metric.scores(spec.evaluation_log, spec.data, SPLIT),
+        "scores": metric.scores(evaluation, spec.data, SPLIT),
         "split": SPLIT,
         "model": model,
         "training": {
@@ -91,7 +95,7 @@ def collect_result(spec: RunSpec) -> Result:
         "machine": machine(cpu=bool(common.get("cpu"))),
         "date": utc_date(time.time()),
         "translations": None if outputs is None else list(outputs),
-        "windows": metric.window_losses(spec.evaluation_log),
+        "windows": metric.window_losses(evaluation),
         "statistics": statistics_of_run(
             record if record.exists() else None, spectra_of(evaluated, spec.evaluated)
         ),

@@ -15,22 +15,40 @@ from __future__ import annotations
 
 import argparse
 import ast
-import logging
 import math
-import re
-import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.io.command_line import CommandError, DivergedError
 
-REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
-RESULTS = ("Evaluated ", "Loss (base 2): ", "Window ", REMARK)
-LEFT_OUT = "skipping tokens with inf scores"
-WORDS = re.compile(r"(\d+) (.*\[-?\d+\.\d+\])", re.DOTALL)
-"""What --output-word-probs prints of a window: its number, and each word with its log p."""
-LOG_P = re.compile(r"\[(-?\d+\.\d+)\](?=\t|$)")
+
+class Window(NamedTuple):
+    """A window of the text: its number, its tokens, and the sum of their losses in bits."""
+
+    number: int
+    tokens: int
+    bits: float
+
+
+@dataclass
+class Evaluation:
+    """What the command computes.
+
+    Attributes:
+        bits: the mean loss per token.
+        windows: in the order of evaluation.
+        remarks: what the model says of its scores.
+    """
+
+    tokens: int = 0
+    bits: float = math.nan
+    seconds: float = 0.0
+    windows: list[Window] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +58,16 @@ def main(argv: Sequence[str]) -> int:
         print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
         print("With --windows, the loss of each window of the text is printed, too.")
         return 0
+    run(argv)
+    return 0
+
+
+def run(argv: Sequence[str]) -> Evaluation:
+    """Run the command; return what it prints.
+
+    Raises:
+        DivergedError: the loss of a token is not finite.
+    """
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq_cli import eval_lm
@@ -55,31 +83,60 @@ def main(argv: Sequence[str]) -> int:
     if args.path is None:
         raise CommandError("--path is missing; give the checkpoint: --path FILE")
     check_overrides(args.model_overrides)
-    if args.windows:
-        args.output_word_probs = True
-        eval_lm.logger.addFilter(sum_window)
-    results = ResultHandler(sys.stdout)
-    results.addFilter(is_result)
-    loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
-    for logger in loggers:
-        logger.setLevel(logging.INFO)
-        logger.addHandler(results)
+    evaluation = Evaluation()
+    scorer = eval_lm.SequenceScorer
+    begin = int(getattr(args, "add_bos_token", False))  # which fairseq does not score
+    eval_lm.SequenceScorer = recording(scorer, evaluation, begin)
     try:
         with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
-            eval_lm.main(convert_namespace_to_omegaconf(args))
+            results = eval_lm.main(convert_namespace_to_omegaconf(args))
     finally:
-        for logger in loggers:
-            logger.removeHandler(results)
-        eval_lm.logger.removeFilter(sum_window)
-    return 0
+        eval_lm.SequenceScorer = scorer
+    evaluation.bits = float(results["loss"])
+    tokens, seconds = evaluation.tokens, evaluation.seconds
+    for remark in evaluation.remarks:
+        print(f"Remark on the scores: {remark}")
+    for window in evaluation.windows if args.windows else ():
+        print(f"Window {window.number}: {window.tokens} tokens, {window.bits:.4f} bits")
+    speed = f"{tokens / max(seconds, 1e-9):.2f} tokens/s"
+    print(f"Evaluated {tokens:,} tokens in {seconds:.1f}s ({speed})")
+    print(f"Loss (base 2): {evaluation.bits:.4f}, Perplexity: {results['perplexity']:.2f}")
+    return evaluation
 
 
-class ResultHandler(logging.StreamHandler):
-    """Writes the results; an error while writing ends the command."""
+def recording(scorer: Any, evaluation: Evaluation, begin: int) -> Any:
+    """Return a subclass of fairseq's scorer that adds what it scores to ``evaluation``.
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Raise the current error; logging would print it and continue."""
-        raise
+    The first ``begin`` tokens of a window are left out.
+    """
+
+    class Scorer(scorer):
+        def generate(self, models: Any, sample: Any, **settings: Any) -> Any:
+            start = time.perf_counter()
+            found = super().generate(models, sample, **settings)
+            evaluation.seconds += time.perf_counter() - start
+            evaluation.tokens += int(sample["ntokens"])
+            evaluation.remarks = [model.remark for model in models if getattr(model, "remark", "")]
+            for number, (best, *_) in zip(sample["id"], found):
+                window = window_of(int(number), best["positional_scores"][begin:].tolist())
+                evaluation.windows.append(window)
+            return found
+
+    return Scorer
+
+
+def window_of(number: int, scores: Sequence[float]) -> Window:
+    """Return a window by log p of its tokens; fairseq prints six digits of them, which are added.
+
+    Raises:
+        DivergedError: a loss is not finite; fairseq would skip a token of probability 0, and the
+            mean loss of the other tokens would be too low.
+    """
+    if not all(map(math.isfinite, scores)):
+        raise DivergedError(
+            "the probability of a token of the text is 0 or NaN: the model has diverged"
+        )
+    return Window(number, len(scores), sum(-round(score, 6) / math.log(2) for score in scores))
 
 
 def check_overrides(text: str) -> None:
@@ -100,24 +157,3 @@ def user_dir_in(argv: Sequence[str]) -> Path | None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--user-dir", type=Path)
     return parser.parse_known_args(list(argv))[0].user_dir
-
-
-def is_result(record: logging.LogRecord) -> bool:
-    """Return whether a log message of fairseq is one of the results.
-
-    Raises:
-        DivergedError: the message says that tokens of probability 0 are skipped; the mean loss of
-            the other tokens would be too low.
-    """
-    if str(record.msg).startswith(LEFT_OUT):
-        raise DivergedError("a token of the text has probability 0: the model has diverged")
-    return record.getMessage().startswith(RESULTS)
-
-
-def sum_window(record: logging.LogRecord) -> bool:
-    """Replace the words of a window in a log message of fairseq by their number and their loss."""
-    match = WORDS.fullmatch(record.getMessage())
-    if match is not None:
-        losses = [-float(value) / math.log(2) for value in LOG_P.findall(match[2])]
-        record.msg = f"Window {match[1]}: {len(losses)} tokens, {sum(losses):.4f} bits"
-    return True

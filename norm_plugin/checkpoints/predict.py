@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from norm_plugin.checkpoints.calibration import calibrate
+from norm_plugin.checkpoints.calibration import CalibratedLoss, calibrate
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.io.command_line import CommandError
 
@@ -42,8 +42,20 @@ class Prediction(NamedTuple):
     log_probability: float
 
 
+class Evaluation(NamedTuple):
+    """What the command computes.
+
+    Attributes:
+        predictions: those of a split, in the order of the corpus.
+        calibration: the losses on the split of ``--calibrate``; None without it.
+    """
+
+    predictions: list[Prediction]
+    calibration: CalibratedLoss | None
+
+
 def lines_of(predictions: Sequence[Prediction], split: str) -> Iterator[str]:
-    """Yield the lines that the command prints."""
+    """Yield the lines that the command prints of a split."""
     for number, label, predicted, log_probability in predictions:
         yield f"P-{number}\t{label}\t{predicted}\t{log_probability:.4f}"
     correct = count_correct(predictions)
@@ -130,12 +142,16 @@ def predict(model: Any, task: Any, split: str) -> list[Prediction]:
     return sorted(predictions)
 
 
-def calibration_line(model: Any, task: Any, split: str) -> str:
-    """Return the line that ``--calibrate`` adds."""
+def calibrate_on(model: Any, task: Any, split: str) -> CalibratedLoss:
+    """Return the losses on a split, without and with temperature scaling."""
     import torch
 
     _, logits, labels = zip(*sorted(evaluate(model, task, split), key=lambda each: each[0]))
-    found = calibrate(torch.stack(logits), torch.tensor(labels))
+    return calibrate(torch.stack(logits), torch.tensor(labels))
+
+
+def calibration_line(found: CalibratedLoss, split: str) -> str:
+    """Return the line that ``--calibrate`` adds."""
     even, odd = found.temperatures
     return (
         f"Calibration {split}: loss = {found.loss:.6f} bits, calibrated = "
@@ -144,7 +160,13 @@ def calibration_line(model: Any, task: Any, split: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and print the predictions and the accuracy."""
+    """Run the command."""
+    run(argv)
+    return 0
+
+
+def run(argv: Sequence[str]) -> Evaluation:
+    """Run the command; return what it prints."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin predict",
         description="Predict the labels of a split, and print the accuracy.",
@@ -170,8 +192,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
     model, task = load_classifier(args.path, args.data, args.fold_norms)
-    for line in lines_of(predict(model, task, args.gen_subset), args.gen_subset):
+    predictions = predict(model, task, args.gen_subset)
+    for line in lines_of(predictions, args.gen_subset):
         print(line)
+    calibration = None
     if args.calibrate:
-        print(calibration_line(model, task, args.calibrate))
-    return 0
+        calibration = calibrate_on(model, task, args.calibrate)
+        print(calibration_line(calibration, args.calibrate))
+    return Evaluation(predictions, calibration)

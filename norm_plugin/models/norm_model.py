@@ -28,8 +28,6 @@ from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_ghost_batch_tokens
 
 logger = logging.getLogger(__name__)
-REMARK = "Remark on the scores: "
-"""The start of a log message that must be reported with a score."""
 
 
 class NormModel(BaseFairseqModel):
@@ -44,12 +42,14 @@ class NormModel(BaseFairseqModel):
         tasks: the registered names of its tasks; tasks of other models of this plugin are refused.
         stock_settings: the settings of fairseq's model, which define the flags other than ours.
         watch: checks the inputs of the norms; None with ``--norm-nan-check off``.
+        remark: what must be reported with the scores of the model.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
     tasks: ClassVar[tuple[str, ...]] = ()
     stock_settings: ClassVar[type[FairseqDataclass]] = NormConfig
     watch: DivergenceWatch | None = None
+    remark: str = ""
     updates_done = 0
     _told: list[Any] | None = None  # what has set_num_updates; a walk costs a GPU's host time
     cfg: NormConfig

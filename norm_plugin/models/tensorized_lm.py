@@ -43,7 +43,6 @@ from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import register, set_missing
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
-from norm_plugin.models.norm_model import REMARK
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
@@ -254,7 +253,8 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
                     "predicts, and its scores are not comparable; to compute them anyway, give "
                     f"--model-overrides \"{{'{SCORE}': True}}\""
                 )
-            logger.warning("%s%s: every position sees the token that it predicts", REMARK, flag)
+            self.remark = f"{flag}: every position sees the token that it predicts"
+            logger.warning(self.remark)
         super().prepare_for_inference_(cfg)
 
 

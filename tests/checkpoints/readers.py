@@ -49,7 +49,7 @@ def result_of_it(monkeypatch, made):
     monkeypatch.setattr(RunSpec, "checkpoints", made.path.parent)
     monkeypatch.setattr(RunSpec, "evaluated", made.path)
     shutil.copy(SCORED / "generate.txt", spec.evaluation_log)
-    collect_result(spec)
+    collect_result(spec, spec.evaluation_log)
 
 
 def hub(monkeypatch, made):

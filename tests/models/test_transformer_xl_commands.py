@@ -9,9 +9,8 @@ from fairseq import tasks
 
 from characters import LETTERS, TINY, TRAINING
 from commands import PLUGIN, run
-from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import main as average
-from norm_plugin.checkpoints.evaluate_lm import main as evaluate
+from norm_plugin.checkpoints.evaluate_lm import run as evaluate
 from norm_plugin.models.recording import read_records
 from norm_plugin.models.resuming import TRAINING_STATE
 from norm_plugin.models.segments import SEGMENT, TASK
@@ -43,15 +42,11 @@ def train(data, save_dir, *flags):
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
 
 
-def loss_of(path, text, out, capsys, *argv, rows=1):
-    """What fairseq-eval-lm says of the test text."""
-    capsys.readouterr()
+def loss_of(path, text, *argv, rows=1):
+    """What evaluate-lm says of the test text."""
     flags = ["--path", path, "--task", TASK, "--tokens-per-sample", LENGTH, "--batch-size", rows]
     flags += ["--required-batch-size-multiple", 1, "--gen-subset", "test", "--cpu"]
-    flags += ["--num-workers", 0, *argv]
-    assert evaluate([str(word) for word in (text, *flags)]) == 0
-    out.write_text(capsys.readouterr().out)
-    return read_evaluation(out)
+    return evaluate([str(word) for word in (text, *flags, "--num-workers", 0, *argv)])
 
 
 def batches_of(split, text, folder, *flags):
@@ -124,12 +119,12 @@ def folder(text, tmp_path_factory):
     return folder
 
 
-def test_validation_and_evaluation_give_the_loss_of_the_equations(text, folder, tmp_path, capsys):
+def test_validation_and_evaluation_give_the_loss_of_the_equations(text, folder, tmp_path):
     """The evaluation has one row, and other lengths of segment and memory than the training."""
     path = folder / "checkpoint_last.pt"
     overrides = ("--model-overrides", "{'mem_len': 40, 'clamp_len': 20, 'same_length': True}")
-    evaluated = loss_of(path, text, tmp_path / "log", capsys)
-    longer = loss_of(path, text, tmp_path / "log", capsys, *overrides)
+    evaluated = loss_of(path, text)
+    longer = loss_of(path, text, *overrides)
     assert evaluated.tokens == longer.tokens
     model = NormTransformerXL.from_pretrained(str(folder), path.name, str(text)).models[0]
     task = tasks.setup_task(configure(*command(text, tmp_path, "--batch-size", 1)).task)
@@ -148,20 +143,20 @@ def test_validation_and_evaluation_give_the_loss_of_the_equations(text, folder, 
             total -= log_p.gather(1, target.unsqueeze(1).long()).sum().item()
             count += len(target)
         assert given.tokens == count
-        # of four printed digits
-        assert given.bits == pytest.approx(total / count / 0.6931471805599453, abs=1e-4)
+        # in float32
+        assert given.bits == pytest.approx(total / count / 0.6931471805599453, rel=1e-6)
 
 
-def test_average_record_continue_and_score(text, folder, tmp_path, capsys):
+def test_average_record_continue_and_score(text, folder, tmp_path):
     records = read_records(folder / "norm_record.jsonl.gz")[1:]
     assert records and all("decoder.layers.0.self_attn_layer_norm" in r["sites"] for r in records)
     averaged = tmp_path / "averaged.pt"
     average(["--inputs", str(folder), "--last-updates", "2", "--output", str(averaged)])
     assert TRAINING_STATE not in torch.load(averaged, weights_only=False)["extra_state"]
-    assert 1 < loss_of(averaged, text, tmp_path / "log", capsys).bits < 8
-    folded = loss_of(averaged, text, tmp_path / "log", capsys, "--fold-norms")
-    plain = loss_of(averaged, text, tmp_path / "log", capsys)
-    assert folded.bits == pytest.approx(plain.bits, abs=2e-4)  # of four printed digits
+    assert 1 < loss_of(averaged, text).bits < 8
+    folded = loss_of(averaged, text, "--fold-norms")
+    plain = loss_of(averaged, text)
+    assert folded.bits == pytest.approx(plain.bits, rel=1e-5)  # in float32
     hub = NormTransformerXL.from_pretrained(str(tmp_path), averaged.name, str(text))
     assert set(hub.sample("a b c", beam=2, max_len_b=4).split()) <= {*LETTERS, "<unk>"}
     alone, *_ = hub.score(["c d e f"])

@@ -13,7 +13,7 @@ from fake_runs import FakeRuns, composed, of_stage, spec_of, value
 from norm_lab.commands import DEMO_NORMS
 from norm_lab.config.spec import RUN_FILE, RunSpec
 from norm_lab.engine.execution import write_run
-from norm_lab.engine.stages import data_key, evaluation_command, run_stages
+from norm_lab.engine.stages import data_key, evaluation_flags, run_stages
 from norm_plugin.io.command_line import CommandError
 
 EXPERIMENTS = ("iwslt15", "multi30k", "toy")
@@ -152,7 +152,7 @@ def test_sentencepiece_is_prepared_apart_and_removed_in_decoding():
     spec = spec_of(*argv)
     assert spec.preparation.options["subword"] == "sentencepiece"
     assert str(spec.data) == f"{spec.work}/data/iwslt14-sentencepiece"
-    assert "--remove-bpe=sentencepiece" in evaluation_command(spec)
+    assert "--remove-bpe=sentencepiece" in evaluation_flags(spec)
 
 
 def test_options_reach_the_commands():
@@ -168,7 +168,7 @@ def test_folding_changes_the_translation_alone(runs):
     again = runs.run("wmt14", "--fold-norms")
     assert again.stdout.count(DONE) == 1  # the training
     assert [call[2] for call in runs.take_calls()] == ["finish"]
-    assert evaluation_command(spec_of("wmt14", "--fold-norms"))[-1] == "--fold-norms"
+    assert evaluation_flags(spec_of("wmt14", "--fold-norms"))[-1] == "--fold-norms"
     # Both results stay, and so do both translations.
     names = {path.name for path in runs.work.glob("results/*/*.json")}
     assert names == {"layernorm-seed1.json", "layernorm-folded-seed1.json"}

@@ -10,7 +10,6 @@ import torch
 
 from norm_lab.config.studies import outcome_unit
 from norm_lab.metrics import METRICS
-from norm_lab.metrics.accuracy import calibration_scores
 from norm_plugin.checkpoints.calibration import calibrate
 
 
@@ -53,18 +52,6 @@ def test_the_scale_of_the_logits_changes_the_loss_and_not_the_calibrated_loss(se
     assert scaled.calibrated == pytest.approx(plain.calibrated, abs=1e-6)
 
 
-def test_the_losses_are_read_and_are_outcomes(tmp_path):
-    log = tmp_path / "predict.log"
-    log.write_text(
-        "P-0\t1\t0\t-0.7133\n"
-        "Calibration valid: loss = 1.5 bits, calibrated = 1.25 bits, temperatures = 2 and 3\n"
-    )
-    scores = calibration_scores(log)
-    assert {kind: score["score"] for kind, score in scores.items()} == {
-        "loss": 1.5,
-        "calibrated_loss": 1.25,
-    }
+def test_the_calibrated_loss_is_an_outcome():
     metric = METRICS["accuracy"]
     assert outcome_unit("calibrated_loss", metric, "here") == metric.loss_unit
-    log.write_text("P-0\t1\t0\t-0.7133\n")
-    assert calibration_scores(log) == {}

@@ -1,10 +1,10 @@
-"""Perplexity, bits and nats: from what the evaluation prints to a score."""
+"""Perplexity, bits and nats: from an evaluation to a score."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,14 +12,11 @@ from norm_lab.config.configuration import read_configuration
 from norm_lab.metrics import METRICS
 from norm_lab.metrics.language_model import LanguageModelLoss
 from norm_lab.run.flags import training_flags
-from norm_plugin.checkpoints.evaluate_lm import is_result
+from norm_plugin.checkpoints.evaluate_lm import Evaluation, Window, window_of
 from norm_plugin.io.command_line import CommandError, DivergedError
 
 LOSSES = {name: metric for name, metric in METRICS.items() if isinstance(metric, LanguageModelLoss)}
-LINES = (
-    "Evaluated 1,005 tokens in 0.1s (9 tokens/s)",
-    "Loss (base 2): 3.0000, Perplexity: 8.00",
-)
+EVALUATION = Evaluation(1005, 3.00001, windows=[Window(7, 2, 1.00004), Window(3, 4, 0.5)])
 
 
 def corpus(folder, unit="character"):
@@ -30,18 +27,12 @@ def corpus(folder, unit="character"):
     return folder
 
 
-def log(folder, lines=LINES):
-    path = folder / "evaluate.log"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "unit", "expected"),
     [("perplexity", "word", 8.0), ("bits", "character", 3.0), ("nats", "character", 2.0794)],
 )
 def test_three_bits_a_token(name, unit, expected, tmp_path):
-    score = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
+    score = METRICS[name].scores(EVALUATION, corpus(tmp_path, unit), "test")["loss"]
     assert (score["score"], score["tokens"]) == (expected, 1005)
     assert score["label"].startswith(f"{METRICS[name].title}, test")
     assert METRICS[name].loss_unit == f"bits per {unit}"  # as fairseq prints them
@@ -55,7 +46,7 @@ def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):
     (data / "tok/test.txt").write_text("t o b e\n")
 
     def label():
-        return METRICS["nats"].scores(log(tmp_path), data, "test")["loss"]["label"]
+        return METRICS["nats"].scores(EVALUATION, data, "test")["loss"]["label"]
 
     assert label() == "nats per character, test, best checkpoint in validation"
     (data / "tok/test.txt").write_text("t o\n")
@@ -66,38 +57,29 @@ def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):
 def test_a_corpus_of_another_unit(metric, tmp_path):
     other = {"word": "character", "character": "word"}[metric.unit]
     with pytest.raises(CommandError, match=f"needs a corpus of {metric.unit}s, .* of {other}s"):
-        metric.scores(log(tmp_path), corpus(tmp_path, other), "test")
+        metric.scores(EVALUATION, corpus(tmp_path, other), "test")
     assert not metric.higher_is_better
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (LINES[:1], "has 0 losses; it must have one"),
-        (LINES * 2, "has 2 losses; it must have one"),
-        ((LINES[0], LINES[1].replace("3.0000", "nan")), "the loss is nan; the model has diverged"),
-        ((LINES[0].replace("1,005", "900"), LINES[1]), "is of 900 tokens, .* has 1,005"),
-    ],
-)
-def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
-    with pytest.raises(CommandError, match=message):
-        METRICS["nats"].scores(log(tmp_path, lines), corpus(tmp_path), "test")
+def test_an_evaluation_of_another_text(tmp_path):
+    with pytest.raises(CommandError, match="900 tokens were evaluated, .* has 1,005"):
+        METRICS["nats"].scores(replace(EVALUATION, tokens=900), corpus(tmp_path), "test")
 
 
 def test_a_perplexity_that_no_float_holds(tmp_path):
-    lines = (LINES[0], "Loss (base 2): 1500.0000, Perplexity: inf")
+    evaluation = replace(EVALUATION, bits=1500.0)
     with pytest.raises(DivergedError, match="the loss is 1500.0 bits per word"):
-        METRICS["perplexity"].scores(log(tmp_path, lines), corpus(tmp_path, "word"), "test")
+        METRICS["perplexity"].scores(evaluation, corpus(tmp_path, "word"), "test")
 
 
-def test_tokens_of_probability_zero_are_a_divergence():
-    """fairseq leaves them out and calls the logger with wrong arguments; the filter sees that."""
-    line = logging.LogRecord("", logging.INFO, "", 0, "Evaluated %d tokens", (3,), None)
-    assert is_result(line)
-    assert not is_result(logging.LogRecord("", logging.INFO, "", 0, "a word", (), None))
-    message = "skipping tokens with inf scores:"
-    with pytest.raises(DivergedError, match="probability 0: the model has diverged"):
-        is_result(logging.LogRecord("", logging.INFO, "", 0, message, ("a b",), None))
+def test_windows_are_kept_in_the_order_of_the_text_to_four_digits():
+    assert METRICS["bits"].window_losses(EVALUATION) == [(4, 0.5), (2, 1.0)]
+
+
+@pytest.mark.parametrize("score", [-math.inf, math.nan])
+def test_a_token_of_probability_zero_is_a_divergence(score):
+    with pytest.raises(DivergedError, match="0 or NaN: the model has diverged"):
+        window_of(0, [-1.0, score])
 
 
 def test_the_evaluation_has_the_context_of_the_training():
@@ -128,11 +110,8 @@ def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recip
 
 def test_the_first_token_of_a_text_may_be_left_out_and_a_remark_is_part_of_the_label(tmp_path):
     data = corpus(tmp_path, "word")
-    tokens = int(LINES[0].split()[1].replace(",", ""))
-    remark = "Remark on the scores: --tensorized-mask released: it sees all"
-    lines = (LINES[0].replace(f"{tokens:,}", f"{tokens - 1:,}"), *LINES[1:], remark)
-    scores = METRICS["perplexity"].scores(log(tmp_path, lines), data, "test")
+    evaluation = replace(EVALUATION, tokens=1004, remarks=["it sees all"])
+    scores = METRICS["perplexity"].scores(evaluation, data, "test")
     score, loss = scores["loss"], scores["test_loss"]
-    assert score["score"] == pytest.approx(2 ** loss["score"], abs=1e-4)  # of its rounding
-    assert score["tokens"] == tokens - 1
-    assert score["label"].endswith("validation; --tensorized-mask released: it sees all")
+    assert (score["score"], loss["score"], score["tokens"]) == (8.0, 3.0, 1004)
+    assert score["label"].endswith("validation; it sees all")

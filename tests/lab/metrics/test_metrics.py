@@ -15,14 +15,14 @@ from fake_runs import spec_of
 from norm_lab.config.configuration import read_configuration
 from norm_lab.config.experiments import experiment_names, find_experiment
 from norm_lab.engine.execution import write_run
-from norm_lab.engine.stages import evaluation_command, next_key, run_stages
+from norm_lab.engine.stages import evaluation_flags, next_key, run_stages
 from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
-from norm_lab.metrics.accuracy import read_predictions
 from norm_lab.report.score_table import score_table
 from norm_lab.results.result import collect_result, write_result
 from norm_lab.results.table import read_results
 from norm_lab.run.flags import training_flags
-from norm_plugin.checkpoints.predict import Prediction, evaluate_batch, lines_of
+from norm_plugin.checkpoints.calibration import CalibratedLoss
+from norm_plugin.checkpoints.predict import Evaluation, Prediction, evaluate_batch, run
 from norm_plugin.checkpoints.predict import main as predict
 from norm_plugin.io.command_line import CommandError
 
@@ -53,8 +53,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
     train, finish = run_stages(plan)
     assert (train.name, finish.name) == ("train", "finish-folded")
-    argv = ["norm_plugin", "predict", "--calibrate", "valid", "--fold-norms"]
-    assert evaluation_command(plan) == argv
+    assert evaluation_flags(plan) == ["--calibrate", "valid", "--fold-norms"]
     assert plan.evaluated == plan.checkpoints / "checkpoint_best.pt"
     assert plan.preparation.options["split_seed"] == 7
     assert plan.data.name == "rt_polarity-split7"
@@ -89,47 +88,18 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     assert finish.key == next_key(train.key, argv)
 
 
-def write(path, *lines):
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
-def test_predictions_are_read_as_they_were_written(tmp_path):
-    lines = list(lines_of(FOUND, "test"))
-    assert lines == [
-        "P-0\t1\t0\t-0.5000",
-        "P-1\t0\t0\t-0.2500",
-        "Predict test: accuracy = 50.00, 1 of 2",
-    ]
-    assert read_predictions(write(tmp_path / "log", "INFO hello", *reversed(lines))) == FOUND
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda lines: lines[:-1], "does not end with exactly one accuracy"),
-        (lambda lines: [*lines, lines[-1]], "does not end with exactly one accuracy"),
-        (lambda lines: lines[1:], "lacks sentences"),
-        (lambda lines: [lines[0], *lines], "or has some twice"),
-        (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "lacks sentences"),
-        (lambda lines: lines[-1:], "lacks sentences"),
-    ],
-)
-def test_predictions_that_are_not_whole(spoil, message, tmp_path):
-    lines = list(lines_of(FOUND, "test"))
-    with pytest.raises(CommandError, match=message):
-        read_predictions(write(tmp_path / "log", *spoil(lines)))
-
-
 def test_the_predictions_must_be_of_the_corpus(tmp_path):
     (tmp_path / "tok").mkdir()
-    write(tmp_path / "tok/test.label", "1", "1")
-    log = write(tmp_path / "log", *lines_of(FOUND, "test"))
-    with pytest.raises(CommandError, match="whose labels are not the 2 of .*test.label"):
-        METRICS["accuracy"].scores(log, tmp_path, "test")
-    write(tmp_path / "tok/test.label", "1", "0")
-    scores = METRICS["accuracy"].scores(log, tmp_path, "test")["accuracy"]
-    assert (scores["score"], scores["correct"], scores["sentences"]) == (50.0, 1, 2)
+    text = tmp_path / "tok/test.label"
+    text.write_text("1\n1\n")
+    evaluation = Evaluation(FOUND, CalibratedLoss(1.5, 1.2500004, (2, 3)))
+    with pytest.raises(CommandError, match="labels of the 2 .* are not the 2 of .*test.label"):
+        METRICS["accuracy"].scores(evaluation, tmp_path, "test")
+    text.write_text("1\n0\n")
+    scores = METRICS["accuracy"].scores(evaluation, tmp_path, "test")
+    accuracy = scores["accuracy"]
+    assert (accuracy["score"], accuracy["correct"], accuracy["sentences"]) == (50.0, 1, 2)
+    assert (scores["loss"]["score"], scores["calibrated_loss"]["score"]) == (1.5, 1.25)
 
 
 def predicted(capsys, *argv):
@@ -150,18 +120,22 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     of_fairseq = torch.load(best, weights_only=True)["extra_state"]["best"]
     accuracy = float(end.split("= ")[1].split(",")[0])
     assert accuracy == pytest.approx(of_fairseq, abs=0.055)  # each has its rounding: 1, 2 digits
-    log = write(tmp_path / "predict.log", *predicted(capsys, data, "--path", best))
-    lines = log.read_text().splitlines()
+    lines = predicted(capsys, data, "--path", best)
     assert [line.split("\t")[0] for line in lines[:-1]] == [f"P-{n}" for n in range(12)]
-    assert predicted(capsys, data, "--path", best) == lines  # no dropout
     with caplog.at_level("INFO"):
         folded = predicted(capsys, data, "--path", best, "--fold-norms")
     assert "encoder-final: batchnorm folded" in caplog.text
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
-    with_calibration = predicted(capsys, data, "--path", best, "--calibrate", "valid")
-    assert with_calibration[:-1] == lines
-    write(spec.evaluation_log, *with_calibration)
-    write_result(collect_result(spec), spec.results)
+    capsys.readouterr()
+    evaluation = run([str(data), "--path", best, "--calibrate", "valid"])
+    *same, calibration = capsys.readouterr().out.splitlines()
+    assert same == lines  # no dropout
+    assert [
+        f"P-{number}\t{label}\t{predicted}\t{log_p:.4f}"
+        for number, label, predicted, log_p in evaluation.predictions
+    ] == lines[:-1]
+    assert f"loss = {evaluation.calibration.loss:.6f} bits, calibrated = " in calibration
+    write_result(collect_result(spec, evaluation), spec.results)
     runs = read_results(spec.result.parent)
     sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
     assert set(runs[sites].iloc[0]) == {"batchnorm"}

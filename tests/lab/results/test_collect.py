@@ -135,7 +135,7 @@ def finished(tmp_path, prepared, train_state) -> Path:
 def collect(folder: Path) -> Path:
     """Write the result of the run in a folder; return its path."""
     spec = RunSpec.read(folder)
-    return write_result(collect_result(spec), spec.results)
+    return write_result(collect_result(spec, spec.evaluation_log), spec.results)
 
 
 def test_each_checkpoint_is_read_once(finished, monkeypatch) -> None:

@@ -39,7 +39,7 @@ from norm_plugin.declarations.flags import norm_type_field
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PROJECTIONS, Site
+from norm_plugin.models.sites import EMBEDDINGS, LAST_MAPS, STACK_NORMS, Site
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 from norm_plugin.placements import (
@@ -181,7 +181,7 @@ def _put_identity(owner: nn.Module, attribute: str) -> None:
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     """Return the modules that hold the norms of ``site``: layers, or the stack itself."""
     stack = model.stack(site.side)
-    if site.flag not in MAPS_OF_LAYER and site.flag not in PROJECTIONS:
+    if site.branch in STACK_NORMS:
         return [stack]
     # children(): iterating over layers under LayerDrop drops some of them
     layers = stack.layers.children()
@@ -191,10 +191,10 @@ def _owners(model: NormModel, site: Site) -> list[nn.Module]:
 def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceAffine:
     """Return the norm of ``site`` in ``owner`` as a map with a gain and an offset."""
     norm: Norm = getattr(owner, site.attribute)
-    if site.flag in PROJECTIONS:
+    if site.in_attention:
         into_product = "its output goes into the product of queries and keys"
-        raise CannotFold(NOT_ONLY_INTO_MAPS if site.flag == "value" else into_product)
-    if site in EMBEDDING_SITES.values():
+        raise CannotFold(NOT_ONLY_INTO_MAPS if site.slot == "value" else into_product)
+    if site.branch == EMBEDDINGS:
         raise CannotFold(ON_THE_STREAM)
     placement: Any
     if isinstance(owner, PlannedLayer):
@@ -207,8 +207,8 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceA
     channel_map = norm.inference_map()
     if slot == INPUT:
         # `enter` stays in the layer, where it scales x; here it must scale the offset
-        branch = site.flag.rpartition("-")[2]
-        return InferenceAffine(channel_map.gain, placement.enter(channel_map.offset, branch))
+        offset = placement.enter(channel_map.offset, site.branch)
+        return InferenceAffine(channel_map.gain, offset)
     return channel_map
 
 
@@ -216,15 +216,15 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
     """Return the linear maps to fold the norm of ``site`` in ``owner`` into; raise CannotFold."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj receive the outputs of both encoder and decoder")
-    if site == FINAL_SITES["decoder"]:
+    if site == Site("decoder", FINAL):
         maps = [(owner, _output_map(owner))]
-    elif site == FINAL_SITES["encoder"]:
+    elif site == Site("encoder", FINAL):
         stack = model.decoder.layers.children() if "decoder" in model.sides else ()
         layers = [layer for layer in stack if getattr(layer, "encoder_attn", None) is not None]
         maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
         maps += model.maps_after_encoder()
     elif site.slot in (INNER, OUTPUT):
-        maps = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
+        maps = [(owner, LAST_MAPS[site.branch])]
     else:
         maps = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
     if not maps:

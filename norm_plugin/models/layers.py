@@ -221,7 +221,7 @@ class PlannedLayer(nn.Module):
         attention, site = self._attention(branch), choice.site
         setattr(self, site.attribute, choice.build(attention.embed_dim // heads))
         hook = partial(self._after_projection, site.attribute, heads)
-        getattr(attention, PROJECTIONS[site.flag]).register_forward_hook(hook)
+        getattr(attention, PROJECTIONS[site.slot]).register_forward_hook(hook)
 
     def _after_projection(
         self, attribute: str, heads: int, projection: nn.Module, inputs: Any, x: Tensor

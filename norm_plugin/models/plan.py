@@ -12,7 +12,7 @@ from pathlib import Path
 
 from norm_plugin.declarations import flags
 from norm_plugin.declarations.option import OptionValue
-from norm_plugin.models.sites import EMBEDDING_SITES, PROJECTIONS, Site
+from norm_plugin.models.sites import EMBEDDINGS, Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.position_leak_check import check_declaration
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -148,7 +148,7 @@ class Plan:
             values[flags.INIT] = inits.pop()
         for choice in self.sites:
             # One flag for both sides, whose norms may differ; that of a projection adds norms, too
-            shared = choice.site in EMBEDDING_SITES.values() or choice.site.flag in PROJECTIONS
+            shared = choice.site.branch == EMBEDDINGS or choice.site.in_attention
             if not shared:
                 values[flags.norm_type_field(choice.site.flag)] = choice.norm
         return values

@@ -48,8 +48,7 @@ from norm_plugin.models.plan import (
     SiteChoice,
 )
 from norm_plugin.models.sites import (
-    EMBEDDING_SITES,
-    FINAL_SITES,
+    EMBEDDINGS,
     PROJECTIONS,
     SIDES,
     Site,
@@ -59,7 +58,7 @@ from norm_plugin.models.sites import (
     sites_outside_layers,
 )
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
-from norm_plugin.placements import PLACEMENTS, placement_class
+from norm_plugin.placements import FINAL, PLACEMENTS, placement_class
 
 WARMUP = option_field("warmup_updates")
 
@@ -220,13 +219,12 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
     alone, all sites have the norm, or the flag would do nothing. Queries, keys and values, which
     some placements normalize, keep LayerNorm too.
     """
-    in_attention = site.flag in PROJECTIONS
     for flag in (site.flag, site.side):
         given = getattr(settings, norm_type_field(flag), None)
         if given is None:
             continue
         spec = norm_spec(str(given))
-        if not (in_attention and spec.batch_statistics):
+        if not (site.in_attention and spec.batch_statistics):
             return spec.name
         if flag == site.flag:
             raise ValueError(
@@ -234,7 +232,7 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
                 "are normalized position by position: choose a norm over channels"
             )
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
-    apart = in_attention or (site.side == "decoder" and "encoder" in sides)
+    apart = site.in_attention or (site.side == "decoder" and "encoder" in sides)
     return LAYERNORM if apart and everywhere.batch_statistics else everywhere.name
 
 
@@ -281,7 +279,7 @@ def _check_norms(norms: Mapping[Site, str], placement: Mapping[str, str]) -> Non
     """Raise ValueError for a norm that the placement of its side cannot train with."""
     for site, norm in norms.items():
         reason = placement_class(placement[site.side]).needs_bounded_norms
-        in_branch = site not in EMBEDDING_SITES.values() and site.flag not in PROJECTIONS
+        in_branch = not (site.branch == EMBEDDINGS or site.in_attention)
         if reason and in_branch and not norm_spec(norm).cls.bounded:
             raise ValueError(
                 f"{site.name} is {norm}, which does not bound its output, with placement "
@@ -296,7 +294,7 @@ def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
     given = {key: getattr(settings, option_field(key), None) for key in options}
     given = {key: options[key].parse(value) for key, value in given.items() if value is not None}
     heads = getattr(settings, f"{site.side}_attention_heads", 1)
-    cls, after_encoder = spec.class_of(given), site == FINAL_SITES["encoder"]
+    cls, after_encoder = spec.class_of(given), site == Site("encoder", FINAL)
     implied = cls.transformer_options(given, heads, after_encoder)
     return {key: options[key].parse(value) for key, value in implied.items()}
 

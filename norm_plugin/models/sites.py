@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from norm_plugin.placements import (
+    FINAL,
     INPUT,
     STREAM,
     SUM,
@@ -33,27 +34,55 @@ LAST_MAPS = {"self": "self_attn.out_proj", "cross": "encoder_attn.out_proj", "ff
 """The last linear map of each branch."""
 
 
+EMBEDDINGS = "embedding"
+STACK_NORMS = {FINAL: "layer_norm", EMBEDDINGS: "layernorm_embedding"}
+"""fairseq's own norms of a stack: after its last layer, and of the embeddings."""
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+"""The map whose output the norm receives, by the slot of a norm within an attention."""
+ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
+"""fairseq's attention of each branch of a layer."""
+
+
 class Site(NamedTuple):
-    """A place in the model.
+    """A place of a norm in the model.
 
     Attributes:
-        flag: the end of ``--norm-type-...``; several sites may share one, as both embeddings do.
         side: ``encoder`` or ``decoder``.
-        attribute: name of the norm in its layer or stack.
-        slot: the slot in its branch of a norm that fairseq does not have; for norms of queries,
-            keys and values, the branch; for a placement's own norm, its word; else empty.
+        branch: a branch of a layer, or outside the layers FINAL or EMBEDDINGS.
+        slot: the slot in the branch of a norm that fairseq does not have, or a word of the
+            placement for a norm of its own after the stack; empty for fairseq's norm.
     """
 
-    flag: str
     side: str
-    attribute: str
+    branch: str
     slot: str = ""
+
+    @property
+    def in_attention(self) -> bool:
+        """Whether it is a norm of queries, keys or values."""
+        return self.slot in PROJECTIONS
+
+    @property
+    def flag(self) -> str:
+        """The end of ``--norm-type-...``; several sites may share one, as both embeddings do."""
+        if self.in_attention:
+            return self.slot
+        return EMBEDDINGS if self.branch == EMBEDDINGS else f"{self.side}-{self.branch}"
+
+    @property
+    def attribute(self) -> str:
+        """The name of the norm in its layer or stack."""
+        if self.slot:
+            return f"{self.branch}_{self.slot}_norm"
+        return {**STOCK_NORMS, **STACK_NORMS}[self.branch]
 
     @property
     def name(self) -> str:
         """The name of the site in logs and errors."""
-        name = self.flag if self.flag.startswith(self.side) else f"{self.side}-{self.flag}"
-        return f"{name}-{self.slot}" if self.slot else name
+        words = (self.side, self.branch, self.slot)
+        if self.in_attention:
+            words = (self.side, self.slot, self.branch)
+        return "-".join(filter(None, words))
 
     def is_at(self, path: str) -> bool:
         """Return whether the module at ``path`` of a model is the norm of this site."""
@@ -61,16 +90,6 @@ class Site(NamedTuple):
         if "lm_head" in parts:  # of a masked language model; its LayerNorm is no site
             return False
         return parts[0] == self.side and parts[-1] == self.attribute
-
-
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-"""The map whose output the norm receives, by the flag of a site within attentions."""
-ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
-"""fairseq's attention of each branch of a layer."""
-
-
-FINAL_SITES = {side: Site(f"{side}-final", side, "layer_norm") for side in SIDES}
-EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side in SIDES}
 
 
 def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
@@ -92,15 +111,13 @@ def layer_sites(
     stock = INPUT if normalizes_before(cls, place.branches) else SUM
     sites = {}
     for branch in place.branches:
-        flag, slots = f"{place.side}-{branch}", cls.norms_of(branch)
+        slots = cls.norms_of(branch)
         for slot in slots:
             if slot not in PROJECTIONS:
-                attribute = STOCK_NORMS[branch] if slot == stock else f"{branch}_{slot}_norm"
-                own = "" if slot == stock else slot
-                sites[branch, slot] = Site(flag, place.side, attribute, own)
+                sites[branch, slot] = Site(place.side, branch, "" if slot == stock else slot)
         for head in PROJECTIONS if branch in ATTENTIONS else ():
             if head in slots or head in projections:
-                sites[branch, head] = Site(head, place.side, f"{branch}_{head}_norm", branch)
+                sites[branch, head] = Site(place.side, branch, head)
     return sites
 
 
@@ -114,11 +131,9 @@ def sites_outside_layers(settings: object, side: str, placement: str) -> list[Si
             "--no-decoder-final-norm is given: drop it, or choose another placement"
         )
     if cls.final_norm and not dropped:
-        flag = FINAL_SITES[side].flag
-        own = [Site(flag, side, f"final_{word}_norm", word) for word in cls.final_norms]
-        sites = [FINAL_SITES[side], *own]
+        sites = [Site(side, FINAL, word) for word in ("", *cls.final_norms)]
     if getattr(settings, "layernorm_embedding", False) or cls.embedding_norm:
-        sites.append(EMBEDDING_SITES[side])
+        sites.append(Site(side, EMBEDDINGS))
     return sites
 
 

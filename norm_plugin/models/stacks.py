@@ -18,7 +18,7 @@ from norm_plugin.models.layers import (
     NormTransformerEncoderLayer,
     wrap_layer,
 )
-from norm_plugin.models.sites import EMBEDDING_SITES
+from norm_plugin.models.sites import EMBEDDINGS
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -68,7 +68,7 @@ def apply_plan(
     for site in cfg.plan.outside_layers[side]:
         norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
         # the embeddings are the one place where fairseq's x is (B, T, C)
-        stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
+        stack.padding.serve(norm, batch_first=site.branch == EMBEDDINGS)
         setattr(stack, site.attribute, norm)
     if placement.acts_at_final_norm():
         around = AroundFinalNorm(placement, stack)

@@ -10,7 +10,7 @@ import pytest
 from in_process import DISTINCT, WITH_STATISTICS
 from norm_plugin.kernels import VARIABLE
 from norm_plugin.kernels import choice as choices
-from norm_plugin.models.sites import FINAL_SITES
+from norm_plugin.models.sites import Site
 from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base import position_leak_check
 
@@ -146,7 +146,7 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
 
 def test_the_norm_of_an_output_layer_is_no_site():
     """The output layer of a masked language model has a norm of the final norm's name."""
-    final = FINAL_SITES["encoder"]
+    final = Site("encoder", "final")
     assert final.is_at("encoder.sentence_encoder.layer_norm")
     assert not final.is_at("encoder.lm_head.layer_norm")
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
+
+from rich.live import Live
+from rich.text import Text
 
 from norm_lab.config.options import LOCAL, Request
 from norm_lab.config.spec import RunSpec
@@ -19,6 +22,7 @@ from norm_lab.engine.overview import (
     jobs_of_outline,
     outline,
     overview,
+    running_lines,
     skipped_states,
     summary,
 )
@@ -58,12 +62,16 @@ def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
 
 @contextmanager
 def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Iterator[None]:
-    """Print the summary of all runs whenever it changes, until the context ends.
+    """Show the progress of a grid until the context ends.
+
+    A terminal shows a line per running run above the summary of all runs; a file gets the summary
+    whenever the state of a run changes.
 
     Args:
         left: the indices of the runs that this sweep executes.
     """
-    ended, terminal, began = Event(), sys.stdout.isatty(), time.time()
+    ended, began = Event(), time.time()
+    screen = Live(auto_refresh=False, transient=True) if sys.stdout.isatty() else None
 
     def show() -> None:
         before: tuple[str, ...] = ()
@@ -73,21 +81,21 @@ def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) ->
                 for number, spec in enumerate(specs)
             ]
             now = tuple(state.state for state in states)
-            if terminal:
-                print(f"\r\033[K{summary(states, jobs)}", end="", flush=True)
+            if screen is not None:
+                lines = [*running_lines(specs, states), summary(states, jobs)]
+                screen.update(Text("\n".join(lines)), refresh=True)
             elif now != before:
                 print(summary(states, jobs), flush=True)
             before = now
 
     thread = Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        if terminal:
-            print()
+    with screen or nullcontext():
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def state_since(began: float, spec: RunSpec) -> Status:

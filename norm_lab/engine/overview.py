@@ -73,13 +73,24 @@ def skipped_states(request: Request) -> tuple[str, ...]:
 def overview(specs: Sequence[RunSpec], jobs: int) -> str:
     """Return the status of each run, one per line, and the summary."""
     states = [state_of(spec) for spec in specs]
+    lines = lines_of_runs(specs, states)
+    return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])
+
+
+def running_lines(specs: Sequence[RunSpec], states: Sequence[Status]) -> list[str]:
+    """Return a line for each run that is running: its stage, how far it is, and the time left."""
+    running = [pair for pair in zip(specs, states) if pair[1].state == RUNNING]
+    return lines_of_runs(*zip(*running)) if running else []
+
+
+def lines_of_runs(specs: Sequence[RunSpec], states: Sequence[Status]) -> list[str]:
+    """Return the name and the status of each run, and the score of a finished one."""
     names = [f"{spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
-    lines = [
+    return [
         f"{name:<{width}}  {_line(state)}{_score(spec) if state.state == DONE else ''}"
         for name, state, spec in zip(names, states, specs)
     ]
-    return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])
 
 
 def _score(spec: RunSpec) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
+from norm_lab.engine.overview import running_lines
 from norm_lab.engine.progress import Meter, ProgressDisplay, StepMeter, TrainingMeter, duration
+from norm_lab.engine.state import RUNNING, WAITING, Status
 
 HEAD = "2026-01-01 00:00:00 | INFO | "
 
@@ -140,3 +143,15 @@ def test_on_a_terminal_a_bar_is_drawn_and_one_line_stays(monkeypatch):
 def test_a_stage_without_a_count_has_no_share():
     display = shown(Meter(), [(1, "x")], io.StringIO())
     assert (display.share, display.left) == (None, None)
+
+
+def test_a_terminal_shows_a_line_for_each_running_run_of_a_grid():
+    specs = [
+        SimpleNamespace(label=norm, folded_suffix="", seed=1) for norm in ("none", "dyt", "adanorm")
+    ]
+    states = [Status(WAITING), Status(RUNNING, "train", share=0.4, left=720), Status(RUNNING)]
+    assert running_lines(specs, states) == [
+        "dyt, seed 1      running: train 40 %, 12 min left",
+        "adanorm, seed 1  running: ",
+    ]
+    assert running_lines(specs, [Status(WAITING)] * 3) == []

@@ -36,7 +36,7 @@ from norm_plugin.models.config import NESTED
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import read_state
 from norm_plugin.models.settle import settle
-from norm_plugin.models.sites import PROJECTIONS, SIDES
+from norm_plugin.models.sites import SIDES
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def differences(
         "all sites",
     )
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
-    if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
+    if any(choice.site.in_attention for choice in stored.sites):
         compare(QKV_SCOPE, stored.qkv_scope, given.qkv_scope, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
@@ -172,9 +172,10 @@ def check_resuming(
         if has_norm_flags
         else ""
     )
+    elsewhere = "another checkpoint to start from" if anew else "another --save-dir"
     raise ValueError(
         f"{path} was trained with other norms than those of this run: {differing}. "
-        f"Give the norms of the checkpoint, or another --save-dir{meant}"
+        f"Give the norms of the checkpoint, or {elsewhere}{meant}"
     )
 
 

@@ -112,6 +112,8 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
     with pytest.raises(ValueError, match="stored layernorm, given groupnorm") as refused:
         train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
     assert str(checkpoint(*LAYERNORM)) in str(refused.value)
+    other = "another checkpoint to start from" if how == FINETUNE else "another --save-dir"
+    assert f"Give the norms of the checkpoint, or {other}; if" in str(refused.value)
     assert "--norm-allow-mismatch on" in str(refused.value)
     with caplog.at_level(logging.WARNING, logger="norm_plugin"):
         trainer = train_here(

@@ -20,9 +20,9 @@ A study is a folder with this file, ``study.yaml``, and all that its runs leave;
       bound: [0.0001, 0.01]              # limits of the grid: of the first key, or {KEY: [...]}
 
 An arm is named like the files of its results, ``layernorm-kaiming``; settings that all arms share
-may be omitted. Each side of a comparison may be the difference of two arms, ``adanorm minus
-layernorm``, to compare two differences, such as those at two depths. The process that supervises
-runs imports this module, so it must not import torch.
+may be omitted. A comparison may also name an arm by its label. Each side of a comparison may be the
+difference of two arms, ``adanorm minus layernorm``, to compare two differences, such as those at
+two depths. The process that supervises runs imports this module, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -303,10 +303,15 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def _check_primary(study: StudyFile) -> None:
-    """Check each comparison by itself, and set ``declared`` to that of the study."""
+    """Check each comparison by itself; set ``declared`` to that of the study, and arms' names."""
+    by_label = {label: arm for arm, label in study.labels.items()}
     for number, each in enumerate(study.primary, start=1):
         where = f"{study.path}: primary comparison {number}"
         each.declared = study.declared
+        each.arm, each.baseline = (
+            MINUS.join(by_label.get(term, term) for term in terms(side))
+            for side in (each.arm, each.baseline)
+        )
         if each.test not in (SUPERIORITY, EQUIVALENCE):
             raise CommandError(
                 f"{where}: test is {each.test!r}; it must be {SUPERIORITY} or {EQUIVALENCE}"

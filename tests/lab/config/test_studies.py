@@ -194,6 +194,14 @@ def test_tuning_seeds_are_none_of_the_runs(tmp_path):
         check_study(study, find_metric("accuracy"), SEEDS)
 
 
+def test_a_comparison_may_name_arms_by_their_labels(tmp_path):
+    text = (
+        "labels: {dyt-kaiming: mine, dyt: DyT}\nprimary: [{arm: mine minus DyT, baseline: adanorm}]"
+    )
+    (comparison,) = read_study_file(write(tmp_path, text)).primary
+    assert (comparison.arm, comparison.baseline) == ("dyt-kaiming minus dyt", "adanorm")
+
+
 def test_a_label_names_an_arm_of_the_study(tmp_path):
     text = "arms: [['norm=layernorm,rmsnorm']]\nlabels: {rmsnorm: RMSNorm, layernom: LayerNorm}"
     path = str(write(tmp_path, text))

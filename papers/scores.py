@@ -142,7 +142,7 @@ def recorded_figures_table(folder: Path) -> str:
     runs = study.runs.assign(arm=study.runs["norm"])
     tenths, rows = {}, []
     for line in [line for line in LINES if line[-1] in set(runs["norm"])]:
-        drawn = _drawn(runs, *line)
+        drawn = _values_in_figure(runs, *line)
         tenths[line] = in_tenths(drawn, ["seed"])
         shown = {"largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}"}
         rows.append(_row(*line, tenths[line]) | shown)
@@ -156,10 +156,10 @@ def recorded_figures_table(folder: Path) -> str:
 
 def first_norm_tenths(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
     """Return one value of one norm, at the first norm or the drawn ones: see :func:`in_tenths`."""
-    return in_tenths(_drawn(runs, figure, value, norm), ["seed"])
+    return in_tenths(_values_in_figure(runs, figure, value, norm), ["seed"])
 
 
-def _drawn(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
+def _values_in_figure(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
     """Return what the paper's figure draws of one value of one norm."""
     what = RECORDED[figure]
     values = recorded(runs[runs["norm"] == norm], what)

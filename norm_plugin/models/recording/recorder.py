@@ -33,7 +33,6 @@ from norm_plugin.models.recording.measures import (
     real_rows,
     root_mean_square,
 )
-from norm_plugin.models.sites import PROJECTIONS
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
 from norm_plugin.norms.base.recomputation import is_recomputing
@@ -82,7 +81,7 @@ class Recorder:
             return
         self._start(loss_scale)
         self.active = True
-        handles = [*self._put_hooks(), criterion.register_forward_hook(self._see_size)]
+        handles = [*self._put_hooks(), criterion.register_forward_hook(self._take_sample_size)]
         try:
             yield
         finally:
@@ -94,15 +93,15 @@ class Recorder:
 
     def _put_hooks(self) -> Iterator[Any]:
         for path, norm in self.norms.items():
-            yield norm.register_forward_pre_hook(partial(self._see_input, path))
-            yield norm.register_forward_hook(partial(self._see_output, path))
+            yield norm.register_forward_pre_hook(partial(self._record_input, path))
+            yield norm.register_forward_hook(partial(self._attach_to_output, path))
         for path, layer in self.layers.items():
-            yield layer.register_forward_hook(partial(self._see_layer, path))
+            yield layer.register_forward_hook(partial(self._record_layer, path))
             for name, weight in layer.named_parameters():
                 if weight.requires_grad and weight.dim() > 1:
-                    yield weight.register_hook(partial(self._see_weight, path, name))
+                    yield weight.register_hook(partial(self._record_weight, path, name))
 
-    def _see_size(self, _: nn.Module, __: Any, output: Sequence[Any]) -> None:
+    def _take_sample_size(self, _: nn.Module, __: Any, output: Sequence[Any]) -> None:
         """Get the sample size of the first batch from the criterion's output: a hook."""
         if self.unit is None:
             self.unit = output[1] * self.loss_scale
@@ -110,7 +109,7 @@ class Recorder:
     def _of_first_batch(self) -> bool:
         return self.unit is None and not is_recomputing()
 
-    def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
+    def _record_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """Record a norm's state before its forward updates the running statistics: a hook."""
         if not norm.training:  # a frozen part, or a task that generates
             return
@@ -123,7 +122,7 @@ class Recorder:
             with torch.no_grad():
                 sites[path] = forward_measures(norm, rows)
 
-    def _see_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
+    def _attach_to_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
         """Record a norm after its forward; with checkpointing only a recomputed one has a graph."""
         if not norm.training:
             return
@@ -133,11 +132,12 @@ class Recorder:
         if measures is None or not wanted or path in self.hooked or not in_graph:
             return
         self.hooked.add(path)
-        y.register_hook(partial(self._see_gradient, measures, norm, x.detach(), valid))
+        y.register_hook(partial(self._record_gradient, measures, norm, x.detach(), valid))
 
-    def _see_gradient(
+    def _record_gradient(
         self, measures: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
     ) -> None:
+        """Record the gradient by the output of a norm with the input x, (T, B, C): a hook."""
         with torch.no_grad():
             grads = self._per_token(real_rows(grad, valid))
             gamma = gamma_of(norm)
@@ -145,7 +145,7 @@ class Recorder:
             u = measured(norm, real_rows(x, valid))
             measures.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
 
-    def _see_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
+    def _record_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         layers = self.measures["layers"]
         if not layer.training or not self._of_first_batch() or path in layers:
@@ -156,13 +156,15 @@ class Recorder:
         rows = real_rows(hidden, valid)
         measures = layers[path] = {"hidden_rms": root_mean_square(rows)}
         if hidden.requires_grad:
-            hidden.register_hook(partial(self._see_hidden_gradient, measures, valid))
+            hidden.register_hook(partial(self._record_hidden_gradient, measures, valid))
 
-    def _see_hidden_gradient(self, measures: Measures, valid: Tensor | None, grad: Tensor) -> None:
+    def _record_hidden_gradient(
+        self, measures: Measures, valid: Tensor | None, grad: Tensor
+    ) -> None:
         rows = self._per_token(real_rows(grad, valid))
         measures["hidden_gradient_norm"] = torch.linalg.vector_norm(rows)
 
-    def _see_weight(self, path: str, name: str, grad: Tensor) -> None:
+    def _record_weight(self, path: str, name: str, grad: Tensor) -> None:
         """Record the gradient of a weight by one backward pass, before others are added to it."""
         measures = self.measures["layers"].get(path)
         if measures is not None:
@@ -206,7 +208,7 @@ def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
     taken = [
         choice.site
         for choice in plan.sites
-        if plan.record.takes(choice.site) and choice.site.flag not in PROJECTIONS
+        if plan.record.takes(choice.site) and not choice.site.in_attention
     ]
     return {
         path: module

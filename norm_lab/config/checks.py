@@ -23,8 +23,8 @@ from norm_lab.run.flags import (
     GENERATION,
     NAME_FLAGS,
     Configuration,
-    averaging_flags,
     flag_of,
+    kept_checkpoints,
     training_flags,
 )
 from norm_lab.run.record import placement_name
@@ -153,20 +153,20 @@ def _listed(value: Any) -> list[Any]:
 
 def check_number_averaged(config: Configuration) -> None:
     """Raise CommandError if a training saves fewer checkpoints than are averaged."""
-    averaging = averaging_flags(config)
-    if not averaging:
+    kept = kept_checkpoints(config)
+    if kept is None:
         return
-    optimization, kind, count = config["optimization"], *averaging
-    if kind == "--last-epochs":
+    optimization, (key, count) = config["optimization"], kept
+    if key == "keep_last_epochs":
         name, length = "max_epoch", optimization.get("max_epoch") or 0
         checkpoints = length
     else:
         name, length = "max_update", optimization.get("max_update") or 0
         checkpoints = length // max(config["checkpoint"].get("save_interval_updates") or 0, 1)
-    if length > 0 and checkpoints < int(count):
+    if length > 0 and checkpoints < count:
         raise CommandError(
             f"{flag_of(name)} {length} saves {checkpoints} checkpoints, but {count} are averaged: "
-            f"train longer, or keep fewer by {kind.replace('last', 'keep')}"
+            f"train longer, or keep fewer by {flag_of(key)}"
         )
 
 

@@ -156,11 +156,12 @@ class StudyFile:
         return set.intersection(*self._seeds_by_arm())
 
     def _seeds_by_arm(self) -> list[set[int]]:
-        by_arm = []
+        by_arm: list[set[Any]] = []
         for arm in self.arms:
-            runs = split(["seed=1", *self.overrides, *arm])
-            last = [next(each for each in reversed(r) if each.startswith("seed=")) for r in runs]
-            by_arm.append({int(each.removeprefix("seed=")) for each in last})
+            given = parse_overrides(["seed=1", *self.overrides, *arm])
+            seed = [each for each in given if each.key_or_group == "seed"][-1]
+            several = seed.is_sweep_override()
+            by_arm.append(set(seed.sweep_iterator()) if several else {seed.value()})
         return by_arm
 
 

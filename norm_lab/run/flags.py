@@ -29,6 +29,8 @@ SWITCHED_OFF = ("left_pad_source", "rebuild_batches", "include_index")
 HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 MISSING = "???"
 """omegaconf's mark of a value that the user must give, such as the path of the data."""
+KEPT = {"keep_interval_updates": "--last-updates", "keep_last_epochs": "--last-epochs"}
+"""The settings that keep checkpoints, and the flag of ``norm-plugin average`` for all of them."""
 GENERATION = "generation"
 EVALUATION = ("eval_lm", "common_eval")
 """fairseq's groups of settings for fairseq-generate, and for fairseq-eval-lm."""
@@ -52,15 +54,18 @@ def evaluation_flags(config: Configuration) -> list[str]:
 
 def averaging_flags(config: Configuration) -> list[str]:
     """Return the flags of ``norm-plugin average`` for all checkpoints that are kept."""
+    kept = kept_checkpoints(config)
+    return [] if kept is None else [KEPT[kept[0]], str(kept[1])]
+
+
+def kept_checkpoints(config: Configuration) -> tuple[str, int] | None:
+    """Return which of :data:`KEPT` is set and its value; None if the best checkpoint is kept."""
     checkpoint = config["checkpoint"]
-    if checkpoint.get("no_epoch_checkpoints"):  # the best checkpoint is evaluated
-        return []
-    for key, flag in (
-        ("keep_interval_updates", "--last-updates"),
-        ("keep_last_epochs", "--last-epochs"),
-    ):
+    if checkpoint.get("no_epoch_checkpoints"):
+        return None
+    for key in KEPT:
         if (checkpoint.get(key) or 0) > 0:
-            return [flag, str(checkpoint[key])]
+            return key, checkpoint[key]
     raise CommandError("no number of checkpoints to keep is set; set checkpoint.keep_last_epochs")
 
 

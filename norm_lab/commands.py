@@ -63,7 +63,7 @@ def say_recipe(request: Request) -> None:
     """Print the recipe of an experiment that has several, if the user has chosen none."""
     from norm_lab.config.experiments import find_experiment, is_experiment
 
-    chosen = any(each.startswith(("recipe=", "preset=")) for each in request.overrides)
+    chosen = request.overrides.keys() & {"recipe", "preset"}
     if is_experiment(request.experiment) and not chosen:
         recipe = find_experiment(request.experiment).recipe
         if recipe is not None:
@@ -137,10 +137,8 @@ def demo(argv: Sequence[str]) -> int:
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.grid import run_grid
 
-    given = {override.partition("=")[0] for override in request.overrides}
     defaults = {"norm": ",".join(DEMO_NORMS), "preset": "demo"}
-    added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-    request = replace(request, overrides=(*added, *request.overrides))
+    request = replace(request, overrides={**defaults, **request.overrides})
     specs = compose_runs(request)
     jobs = min(len(os.sched_getaffinity(0)), len(specs))
     code = run_grid(replace(request, jobs=jobs, threads=1), specs)

@@ -81,8 +81,7 @@ def compose_runs(request: Request) -> list[RunSpec]:
 
     Every run is checked; CommandError names the first invalid one.
     """
-    own = [each for each in request.overrides if not each.startswith("hydra.launcher.")]
-    study = find_study(request.experiment)
+    study, own = find_study(request.experiment), request.lines
     grid = request.runs or _runs_of_study(study, own)
     if len(grid) > 1 and not request.grid:
         raise CommandError(

@@ -33,10 +33,8 @@ def check_names(request: Request) -> None:
     The norms and placements of a ``--user-dir`` are not known here.
     """
     check_experiment(request.experiment)
-    check_given_once(request.overrides)
     known: dict[str, Collection[str]] = {"norm": read_norms(), "placement": read_placements()}
-    for override in request.overrides:
-        key, _, value = override.partition("=")
+    for key, value in request.overrides.items():
         of_norms = NORM_KEY.match(key) is not None
         if key.startswith(("+", "~")) or ("." in key and not of_norms):
             continue  # a setting
@@ -44,7 +42,7 @@ def check_names(request: Request) -> None:
         key = key.removeprefix("model.")
         if key not in keys and not (of_norms and request.user_dir):
             raise CommandError(f"unknown key {key}; {did_you_mean(key, keys)}")
-        names = value.split(",") if PLAIN.fullmatch(value) else []
+        names = value.split(",") if value and PLAIN.fullmatch(value) else []
         for name in names:
             if key == "seed":
                 read_seed(name)
@@ -53,18 +51,6 @@ def check_names(request: Request) -> None:
                     f"unknown {key} {name!r}; {did_you_mean(name, known[key])} One of your own "
                     "needs --user-dir with the folder that registers it"
                 )
-
-
-def check_given_once(overrides: Sequence[str]) -> None:
-    """Raise CommandError for a key with two values, of which hydra would take the last."""
-    given: dict[str, str] = {}
-    for override in overrides:
-        name, _, value = override.lstrip("+~").removeprefix("model.").partition("=")
-        if given.setdefault(name, value) != value:
-            raise CommandError(
-                f"{name} is given twice, as {given[name]} and {value}; give one of them, or in a "
-                "sweep both, separated by a comma"
-            )
 
 
 def check_known(overrides: Sequence[str], config: Configuration) -> None:

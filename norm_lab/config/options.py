@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +64,8 @@ SHORT = {"norm_type": "norm", "norm_placement": "placement"}
 
 
 LOCAL, SLURM = "local", "submitit_slurm"
+LAUNCHER = "hydra.launcher."
+"""The prefix of the keys of the options of SLURM."""
 AUTO = "auto"
 """The value of ``gpus`` for one GPU, or for the CPU if there is none."""
 
@@ -76,7 +78,8 @@ class Request:
 
     Attributes:
         experiment: the name of an experiment or a study, or the path of a YAML file.
-        overrides: overrides for every run, in hydra's syntax.
+        overrides: the values of overrides for every run, by their keys in hydra's syntax; None for
+            ``~KEY``.
         runs: the overrides of each run, in order; None: those of the experiment or the study.
         extra_flags: flags of ``fairseq-train`` for every run, which override its settings.
         grid: whether there may be several runs.
@@ -102,7 +105,7 @@ class Request:
     """
 
     experiment: str
-    overrides: tuple[str, ...] = ()
+    overrides: Mapping[str, str | None] = field(default_factory=dict)
     runs: tuple[tuple[str, ...], ...] | None = None
     extra_flags: tuple[str, ...] = ()
     grid: bool = False
@@ -125,6 +128,12 @@ class Request:
     launcher: str = LOCAL
     jobs: int | None = None
     threads: int | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """The overrides for every run, without the options of the launcher."""
+        own = [item for item in self.overrides.items() if not item[0].startswith(LAUNCHER)]
+        return [key if value is None else f"{key}={value}" for key, value in own]
 
     @property
     def outline(self) -> bool:
@@ -228,13 +237,34 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """
     end = list(argv).index("--") if "--" in argv else len(argv)
     args = parser.parse_intermixed_args(norm_flags_as_overrides(argv[:end]))
-    args.extra_flags = list(argv[end + 1 :])
-    args.overrides = list(getattr(args, "overrides", []))
-    args.overrides += [f"++common.{key}=true" for key in ("fp16", "bf16") if getattr(args, key)]
+    args.extra_flags = tuple(argv[end + 1 :])
+    overrides = list(args.overrides)
+    overrides += [f"++common.{key}=true" for key in ("fp16", "bf16") if getattr(args, key)]
     for flag, (key, _) in OVERRIDES.items():
-        value = getattr(args, flag[2:].replace("-", "_"), None)
-        args.overrides += [] if value is None else [f"{key}={value}"]
+        value = getattr(args, flag[2:].replace("-", "_"))
+        overrides += [] if value is None else [f"{key}={value}"]
+    args.overrides = overrides_by_key(overrides)
     return args
+
+
+def overrides_by_key(overrides: Iterable[str]) -> dict[str, str | None]:
+    """Return overrides in hydra's syntax by key, as a :class:`Request` has them.
+
+    Raises:
+        UsageError: a key has two values, of which hydra would take the last.
+    """
+    given: dict[str, str | None] = {}
+    names: dict[str, str | None] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        name, value = key.lstrip("+~").removeprefix("model."), text if equals else None
+        if names.setdefault(name, value) != value:
+            raise UsageError(
+                f"{name} is given twice, as {names[name]} and {value}; give one of them, or in a "
+                "sweep both, separated by a comma"
+            )
+        given[key] = value
+    return given
 
 
 def norm_flags_as_overrides(argv: Sequence[str]) -> list[str]:
@@ -276,10 +306,8 @@ def norm_keys() -> set[str]:
 
 def request_of(args: argparse.Namespace) -> Request:
     """Return the options of :func:`parse` as a request, with absolute paths."""
-    names = [field.name for field in fields(Request) if field.name in args]
+    names = [each.name for each in fields(Request) if each.name in args]
     given = {name: getattr(args, name) for name in names}
-    for name in ("overrides", "extra_flags"):
-        given[name] = tuple(given[name])
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
         given[name] = None if given[name] is None else absolute_path(given[name])
     return Request(**given)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.options import Request
+from norm_lab.config.options import LAUNCHER, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine.jobs import start_job, written
 from norm_plugin.io.command_line import CommandError
 
-LAUNCHER = "hydra.launcher."
 SLURM_DEFAULTS = {
     "name": "norm_plugin",
     "nodes": 1,
@@ -36,7 +35,7 @@ def run_by_slurm(request: Request, specs: Sequence[RunSpec]) -> None:
         raise CommandError(
             "--launcher submitit_slurm needs submitit: pip install 'norm_plugin[slurm]'"
         ) from error
-    options = slurm_options([each for each in request.overrides if each.startswith("hydra.")])
+    options = slurm_options(request.overrides)
     timeouts = options.pop("max_num_timeout", 0)
     folder = specs[0].work / "slurm" / Path(request.experiment).stem
     executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=timeouts)
@@ -47,18 +46,16 @@ def run_by_slurm(request: Request, specs: Sequence[RunSpec]) -> None:
         submitted.wait()
 
 
-def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return ``hydra.launcher.KEY=VALUE`` as parameters of submitit; else CommandError."""
+def slurm_options(overrides: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return ``hydra.launcher.KEY=VALUE`` as parameters of submitit."""
     from omegaconf import OmegaConf
 
     options: dict[str, Any] = dict(SLURM_DEFAULTS)
-    for override in overrides:
-        key, equals, _ = override.partition("=")
-        if not key.startswith(LAUNCHER) or not equals:
-            raise CommandError(f"{override} is no option of the launcher; give {LAUNCHER}KEY=VALUE")
-        value = OmegaConf.select(OmegaConf.from_dotlist([override]), key)
-        key = key.removeprefix(LAUNCHER)
-        options[key if key in GENERIC else f"slurm_{key}"] = value
+    for key, value in overrides.items():
+        if key.startswith(LAUNCHER):
+            name = key.removeprefix(LAUNCHER)
+            typed = OmegaConf.select(OmegaConf.from_dotlist([f"{key}={value}"]), key)
+            options[name if name in GENERIC else f"slurm_{name}"] = typed
     return options
 
 

@@ -14,8 +14,8 @@ from norm_lab.engine import grid
 @pytest.mark.parametrize(
     ("argv", "overrides"),
     [
-        ([], ["norm=layernorm,adanorm,powernorm,none", "preset=demo"]),
-        (["--norm-type", "rmsnorm"], ["preset=demo", "norm=rmsnorm"]),
+        ([], {"norm": "layernorm,adanorm,powernorm,none", "preset": "demo"}),
+        (["--norm-type", "rmsnorm"], {"norm": "rmsnorm", "preset": "demo"}),
     ],
 )
 def test_the_runs_share_the_cores_with_one_thread_each(argv, overrides, tmp_path, monkeypatch):
@@ -25,5 +25,5 @@ def test_the_runs_share_the_cores_with_one_thread_each(argv, overrides, tmp_path
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     assert commands.demo([*argv, "--work", str(tmp_path)]) == 1  # no page of runs that failed
     asked, run = requests
-    assert (asked.experiment, list(asked.overrides)) == ("toy", overrides)
+    assert (asked.experiment, asked.overrides) == ("toy", overrides)
     assert (run.jobs, run.threads) == (3, 1)

@@ -12,8 +12,8 @@ from fairseq.dataclass.configs import FairseqConfig
 
 from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.names import check_is_study, check_names
-from norm_lab.config.options import Request
-from norm_plugin.io.command_line import CommandError
+from norm_lab.config.options import Request, overrides_by_key
+from norm_plugin.io.command_line import CommandError, UsageError
 
 WRONG = [
     ("toyy", "", "no experiment or study toyy; did you mean toy?"),
@@ -29,9 +29,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("experiment", "override", "message"), WRONG)
 def test_what_is_unknown_is_refused_with_the_nearest_name(experiment, override, message):
-    overrides = (override,) if override else ()
     with pytest.raises(CommandError, match=message) as refused:
-        check_names(Request(experiment, overrides))
+        check_names(Request(experiment, overrides_by_key([override] if override else [])))
     assert refused.value.status == 2
 
 
@@ -40,10 +39,12 @@ def test_what_is_unknown_is_refused_with_the_nearest_name(experiment, override, 
     [("seed=1", "seed=2"), ("norm_eps=1", "+model.norm_eps=2"), ("task.x=1", "task.x=2")],
 )
 def test_a_key_with_two_values_is_refused(first, second):
-    check_names(Request("toy", (first, first)))
-    with pytest.raises(CommandError, match="is given twice, as 1 and 2; give one") as refused:
-        check_names(Request("toy", (first, second)))
-    assert refused.value.status == 2
+    assert overrides_by_key([first, first, "~task.y"]) == {
+        first.split("=")[0]: "1",
+        "~task.y": None,
+    }
+    with pytest.raises(UsageError, match="is given twice, as 1 and 2; give one"):
+        overrides_by_key([first, second])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_key_with_two_values_is_refused(first, second):
     ["norm=rmsnorm,layernorm", "+model.x=1", "norm_init=gpt2", "seed=range(1,3)", "norm='rmsnorm'"],
 )
 def test_what_is_known_or_of_hydras_syntax_is_left_to_the_composition(override):
-    check_names(Request("toy", (override,)))
+    check_names(Request("toy", overrides_by_key([override])))
 
 
 def test_an_experiment_is_no_study():
@@ -61,7 +62,7 @@ def test_an_experiment_is_no_study():
 
 
 def test_norms_of_a_user_dir_are_left_to_its_import(tmp_path):
-    check_names(Request("toy", ("norm=mine", "norm_of_mine=1"), user_dir=tmp_path))
+    check_names(Request("toy", {"norm": "mine", "norm_of_mine": "1"}, user_dir=tmp_path))
 
 
 def test_the_keys_of_fairseqs_groups_are_those_of_its_dataclasses():

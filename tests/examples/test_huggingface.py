@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import warnings
 
 import pytest
 import torch
@@ -107,8 +109,47 @@ def test_a_saved_model_is_loaded_with_its_norms(tmp_path, part, norm):
     step(loaded, batch)  # the padding reaches the norms
 
 
+def test_the_stacks_of_an_encoder_decoder_are_loaded_with_their_norms(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+    model = transformers.T5Model(transformers.T5Config(**sizes)).eval()
+    replace_norms(model.get_encoder(), "powernorm")
+    replace_norms(model.get_decoder(), "dyt", keep={"final_layer_norm"})  # a set is no JSON
+    model.save_pretrained(tmp_path)
+    loaded = load_replaced(transformers.T5Model, tmp_path).eval()
+    assert str(loaded) == str(model)
+    tokens = torch.tensor([[5, 6, 7]])
+    outputs = (each(input_ids=tokens, decoder_input_ids=tokens)[0] for each in (loaded, model))
+    assert torch.equal(*outputs)
+
+
+def test_models_with_one_configuration_are_saved_each_with_its_norms(tmp_path):
+    first = new_model("bert")
+    models = {name: type(first)(first.config) for name in ("dyt", "seednorm")}
+    for name, model in models.items():
+        replace_norms(model, name)
+    for name, model in models.items():
+        copied = pickle.loads(pickle.dumps(model))
+        copied.save_pretrained(tmp_path / name)
+        assert str(load_replaced(type(first), tmp_path / name)) == str(model)
+    first.save_pretrained(tmp_path / "first")
+    assert not hasattr(first.config, "replaced_norms")
+
+
 def test_a_model_without_replaced_norms_is_not_loaded_as_one(tmp_path):
     model = new_model("bert")
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="has no replaced_norms: .* load it by from_pretrained"):
         load_replaced(type(model), tmp_path)
+
+
+def test_a_causal_model_without_values_is_warned_of():
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):  # as inside from_pretrained
+        causal = transformers.BloomModel(transformers.BloomConfig(hidden_size=8, n_layer=1))
+        bert = new_model("bert")
+    with pytest.warns(UserWarning, match=r"the model \(BloomModel\) is causal: in training"):
+        replace_norms(causal, "batchnorm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replace_norms(bert, "batchnorm")

@@ -43,6 +43,16 @@ def test_a_subclass_of_tensor_comes_back_as_one(name, training, kernels):
 
 @every_norm
 @in_both_modes
+def test_a_tensor_on_meta_has_a_shape(name, training, kernels):
+    norm = build_norm(name, DIM).to("meta").train(training)
+    x = torch.randn(5, 3, DIM, device="meta", requires_grad=True)
+    y = norm(x)
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == (x.shape, x.shape)
+
+
+@every_norm
+@in_both_modes
 @pytest.mark.parametrize("real", [False, True])
 def test_a_fake_tensor_has_a_shape_and_counts_nothing(name, training, real, kernels):
     norm = build_norm(name, DIM).train(training)

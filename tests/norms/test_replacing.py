@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -602,13 +604,22 @@ class Masked(Mixing):
         return super().forward(tokens)
 
 
+class Noisy(Mixing):
+    """Two calls with the same tokens differ, in inference, too."""
+
+    def forward(self, tokens):
+        y = super().forward(tokens)
+        return y + torch.rand_like(y)
+
+
 def test_whether_a_model_is_causal_is_seen_by_calling_it(recwarn):
     model = Mixing(is_causal=False)
     model.norm.eval()
     replace_norms(model, "batchnorm")
     assert model.training and not model.norm.training
-    with pytest.raises(ValueError, match="Masked hides whether it is causal"):
-        replace_norms(Masked(is_causal=False), "batchnorm", mask=None)
+    for hiding in (Masked(is_causal=False), Noisy(is_causal=True)):
+        with pytest.raises(ValueError, match=f"{type(hiding).__name__} hides whether it is causal"):
+            replace_norms(hiding, "batchnorm", mask=None)
     assert not [warning for warning in recwarn if "causal" in str(warning.message)]
     with pytest.warns(UserWarning, match=r"the model \(Mixing\) is causal: in training, 'batchn"):
         replace_norms(Mixing(is_causal=True), "batchnorm")
@@ -755,3 +766,15 @@ def test_a_model_that_initializes_its_modules_initializes_new_norms(name):
     initial = build_norm(name, DIM).state_dict()
     for key, value in part.norm.state_dict().items():
         torch.testing.assert_close(value, initial[key])
+
+
+def test_a_model_that_initializes_its_modules_is_freed_at_once():
+    model = Initializing()
+    replace_norms(model, "rmsnorm", mask=None)
+    model = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    nn.init.zeros_(model.norm.weight)
+    model.apply(model._init_weights)
+    assert torch.equal(model.norm.weight, torch.ones(DIM))
+    alive = weakref.ref(model)
+    del model
+    assert alive() is None  # without the garbage collector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ def warn_of_leaks(model: nn.Module, name: str, norm: Norm, causal: bool | None) 
     part = "the model" if causal else _causal_part(model)
     if part is None and any(isinstance(module, nn.Embedding) for module in model.modules()):
         found = is_causal(model)
-        if found:
+        if found or (found is None and _has_only_a_causal_mask(model)):
             part = f"the model ({type(model).__name__})"
         elif found is None and not _is_of_transformers(model):
             raise ValueError(
@@ -68,11 +69,27 @@ def _is_of_transformers(model: nn.Module) -> bool:
     return any(hasattr(getattr(module, "config", None), "model_type") for module in model.modules())
 
 
+def _has_only_a_causal_mask(model: nn.Module) -> bool:
+    """Return whether the code of a model of transformers has a mask of the future, and no other.
+
+    This shows it where there are no values to call the model with, as inside ``from_pretrained``.
+    """
+    if getattr(model, "main_input_name", None) != "input_ids":
+        return False
+    classes = [each for each in type(model).__mro__ if issubclass(each, nn.Module)]
+    code = [sys.modules.get(each.__module__) for each in classes]
+    return any(
+        hasattr(each, "create_causal_mask") and not hasattr(each, "create_bidirectional_mask")
+        for each in code
+    )
+
+
 def is_causal(model: nn.Module) -> bool | None:
     """Return whether, in inference, later tokens depend on earlier ones and not the reverse.
 
-    None: that cannot be seen, as the model takes more than tokens, has no values yet, does not
-    return a value per token, or may be given a mask of the positions that each one sees.
+    None: that cannot be seen, as the model takes more than tokens, has no values yet, gives other
+    values when it is called again, does not return a value per token, or may be given a mask of the
+    positions that each one sees.
     """
     parameter = next(model.parameters())
     names = inspect.signature(model.forward).parameters
@@ -83,7 +100,7 @@ def is_causal(model: nn.Module) -> bool | None:
     try:
         model.eval()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            y = _value_per_token(model, tokens)
+            y, again = (_value_per_token(model, tokens) for _ in range(2))
             first, last = (
                 _value_per_token(model, tokens.index_fill(1, place, TOKENS[1]))
                 for place in (tokens.new_tensor([0]), tokens.new_tensor([len(TOKENS) - 1]))
@@ -93,7 +110,9 @@ def is_causal(model: nn.Module) -> bool | None:
     finally:
         for module, mode in modes:
             module.training = mode
-    if y is None or first is None or last is None or torch.allclose(y[:, 1:], first[:, 1:]):
+    if y is None or again is None or first is None or last is None:
+        return None
+    if not torch.allclose(y, again) or torch.allclose(y[:, 1:], first[:, 1:]):
         return None
     if torch.allclose(y[:, :-1], last[:, :-1]):
         return True

@@ -102,6 +102,6 @@ def observed_loss_scale() -> Tensor | None:
 def trains_in_float16(parameter: Tensor) -> bool:
     """Return whether the current forward computes in float16, by ``parameter`` or by autocast."""
     device = parameter.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device) == torch.float16
     return parameter.dtype == torch.float16

@@ -182,7 +182,8 @@ class MaskedNorm:
             raise RuntimeError(
                 f"a {type(norm).__name__} is called in training outside of the forward of the "
                 f"{self.source.model_class} that knows its padding; call that model, or replace "
-                "the norms of the part that you call"
+                "the norms of the part that you call. If the norm was moved here from another "
+                "model, replace the norms here instead, then load its values by load_state_dict"
             )
 
 

@@ -80,9 +80,9 @@ def replace_norms(
     A module that is used in several places stays one module.
 
     A model of transformers initializes the new norms where it initializes others: those parameters
-    and statistics that a checkpoint lacks, as in the ``from_pretrained`` of a subclass. What is
-    replaced is written into the model's configuration: after ``save_pretrained``,
-    :func:`load_replaced` loads the model with its norms.
+    and statistics that a checkpoint lacks, as in the ``from_pretrained`` of a subclass. Its
+    ``save_pretrained`` writes what was replaced, in it or in a part of it, into the configuration,
+    by which :func:`load_replaced` loads the model with its norms.
 
     A norm with batch statistics excludes padding in training. It gets the padding from the argument
     ``mask`` of the forward of ``model``, so in training call ``model`` itself, not a part of it. If
@@ -112,7 +112,10 @@ def replace_norms(
             padding would be unknown to a norm with batch statistics, or it is unknown whether the
             model is causal. The model is unchanged then.
     """
-    call = Call(name, mask, batch_first, causal, only, keep, options)
+    only, keep = (
+        each if each is None or isinstance(each, str) else [*each] for each in (only, keep)
+    )
+    call = Call(name, mask, batch_first, causal, only, keep, norm_spec(name).parse(options))
     model = unwrapped(model)
     replaced = replace_by(model, call)
     record_replacement(model, call)
@@ -283,6 +286,7 @@ def load_replaced(cls: Any, folder: Any, **kwargs: Any) -> Any:
         cls.__init__(model, config, *args, **more)
         for part, call in recorded_replacements(model, config):
             replace_by(part, call, shift_gains=False)
+            record_replacement(part, call)
 
     with_norms = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
     model = with_norms.from_pretrained(folder, **kwargs)  # type: ignore[attr-defined]

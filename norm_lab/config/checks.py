@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import re
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,8 @@ HYPERPARAMETERS = frozenset(
         *("context_window", "softmax_batch", "model_overrides"),
     )
 )
-"""The keys of fairseq's own groups that files and overrides may set; the groups are one command
-line, so a key may be in any of them. Others name files, programs, servers or what is scored."""
+"""The keys of fairseq's own groups that files and overrides may set. Others name files, programs,
+servers or what is scored."""
 FILES = {"norm_record_file", *PROGRAMS}
 """Settings of components that name a file or a program."""
 WORD = re.compile(r"[A-Za-z][\w.,-]*", re.ASCII)
@@ -130,6 +132,12 @@ def check_composed(config: Configuration, base: Configuration) -> None:
                 raise CommandError(
                     f"{other}.{name} and {group}.{name} are the same flag, {flag}; drop one of them"
                 )
+    groups = keys_of_groups()
+    for group, settings in config.items():
+        for key in sorted(settings.keys() & HYPERPARAMETERS):
+            owners = [each for each in groups if key in groups[each]]
+            if group not in (*owners, GENERATION, *EVALUATION):  # we read it from its own group
+                raise CommandError(f"{group} has no setting {key}; give {owners[0]}.{key}")
     for key in ("source_lang", "target_lang"):
         task, of_base = config["task"].get(key), base["task"].get(key)
         if task != of_base:
@@ -191,6 +199,7 @@ def check_training(flags: tuple[str, ...]) -> str:
     parser.error = refuse
     try:
         args = options.parse_args_and_arch(parser, ["DATA", *flags])
+        _check_names_of_flags(parser, flags)
         convert_namespace_to_omegaconf(args)
         placement = _check_norms(args)
     except (ImportError, HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
@@ -201,6 +210,16 @@ def check_training(flags: tuple[str, ...]) -> str:
             "give --warmup-init-lr the value of --lr, or choose --lr-scheduler fixed"
         )
     return placement
+
+
+def _check_names_of_flags(parser: ArgumentParser, flags: Sequence[str]) -> None:
+    """Raise CommandError if a setting is given by two names, of which fairseq takes the last."""
+    given: dict[str, str] = {}
+    for flag in flags:
+        action = parser._option_string_actions.get(flag)
+        other = flag if action is None else given.setdefault(action.dest, flag)
+        if other != flag:
+            raise CommandError(f"{other} and {flag} are the same setting; drop one of them")
 
 
 def _check_norms(args: Any) -> str:

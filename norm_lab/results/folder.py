@@ -169,6 +169,12 @@ def _published(folder: Path) -> list[Row]:
     rows = [row | outputs.get(tuple(map(row.get, RUN_KEY)), {}) for row in rows]
     for row in rows:
         check_run(row, folder / RUNS)
+    lost = sorted(outputs.keys() - {tuple(map(row.get, RUN_KEY)) for row in rows}, key=str)
+    if lost:
+        raise CommandError(
+            f"{folder / RUNS} lacks {', '.join(map(str, lost[0]))}, which {PUBLISHED_OUTPUTS} has; "
+            "restore both files, or publish the runs again"
+        )
     twice = [key for key, count in Counter(map(run_key, rows)).items() if count > 1]
     if twice:
         raise CommandError(f"{folder / RUNS} has {', '.join(map(str, twice[0]))} twice")

@@ -14,7 +14,14 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.config.studies import MINUS, PrimaryComparison, StudyFile, check_study, terms
+from norm_lab.config.studies import (
+    MINUS,
+    SCORE,
+    PrimaryComparison,
+    StudyFile,
+    check_study,
+    terms,
+)
 from norm_lab.metrics import Metric, find_metric
 from norm_lab.results.provenance import short_commit
 from norm_lab.results.table import Results
@@ -324,8 +331,9 @@ def _primary(file: StudyFile, study: Study, choosing: bool) -> tuple[PrimaryComp
         arm, baseline = (
             MINUS.join(arms[name] for name in terms(side)) for side in (each.arm, each.baseline)
         )
-        models = (study.same.get(arm, arm), study.same.get(baseline, baseline), each.outcome)
-        comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline))
+        outcome = SCORE if each.outcome == study.metric.headline else each.outcome
+        models = (study.same.get(arm, arm), study.same.get(baseline, baseline), outcome)
+        comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline, outcome=outcome))
     return tuple(comparisons.values())
 
 

@@ -218,6 +218,8 @@ def test_a_corpus_that_is_no_name_is_refused_in_one_line(tmp_path):
         ("+dataset.lr=0.5", "dataset.lr are the same flag, --lr"),
         ("+dataset.seed=5", "the same flag, --seed"),
         ("+task.max_tokens=5", "the same flag, --max-tokens"),
+        ("+optimizer.update_freq=[4]", "optimizer has no setting update_freq; give optimization."),
+        ("+task.no_epoch_checkpoints=true", "task has no setting .* give checkpoint.no_epoch_ch"),
         ("task.source_lang=xx", "task.source_lang is xx, but the corpus is prepared .* for en"),
         ("task.target_lang=en", "task.target_lang is en, but the corpus is prepared .* for xx"),
         ("optimization.clip_norm=inf", "optimization.clip_norm is not a finite number"),
@@ -231,3 +233,8 @@ def test_a_corpus_that_is_no_name_is_refused_in_one_line(tmp_path):
 def test_a_setting_that_would_not_be_what_it_says_is_refused(override, message):
     with pytest.raises(CommandError, match=message):
         dry_runs("toy", override)
+
+
+def test_two_names_of_a_setting_are_refused():
+    with pytest.raises(CommandError, match="--max-sentences and --batch-size are the same setting"):
+        dry_runs("toy", "+dataset.batch_size=8", "+model.max_sentences=4")

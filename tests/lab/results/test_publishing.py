@@ -313,6 +313,14 @@ def test_a_run_that_stands_twice_is_refused(tmp_path):
         read_results(target)
 
 
+def test_a_table_that_lost_its_last_line_is_refused(tmp_path):
+    _, target = published(tmp_path)
+    lines = (target / RUNS).read_text().splitlines(keepends=True)
+    (target / RUNS).write_text("".join(lines[:-1]))
+    with pytest.raises(CommandError, match="runs.jsonl lacks toy_pre, layernorm, 1, which"):
+        read_results(target)
+
+
 def test_outputs_that_were_cut_are_refused(tmp_path):
     _, target = published(tmp_path, old=True)
     packed = (target / PUBLISHED_OUTPUTS).read_bytes()

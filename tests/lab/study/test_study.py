@@ -219,12 +219,13 @@ def test_a_declared_arm_is_found_if_tuning_changes_its_rate_alone(tmp_path):
         for section in ("optimization", "optimizer", "lr_scheduler"):
             run["settings"][section] = {"lr": [rate]}
         runs.append(run)
-    text = "primary: [{arm: dyt-post, baseline: layernorm-post}]\n"
+    text = "primary: [{arm: dyt-post, baseline: layernorm-post, outcome: tokenized}]\n"
     text += "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\nlabels: {dyt-post: DyT}\n"
     folders, file = folder_of(tmp_path, *runs), declared(tmp_path, text)
     study = read_study(folders, file=file, declared_labels=True)
     (primary,) = study.primary
     assert [primary.baseline, primary.arm] == study.arms == ["layernorm, post", "DyT"]
+    assert primary.outcome == "score"  # as tables call it
 
 
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):

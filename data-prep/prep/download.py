@@ -85,10 +85,10 @@ def _check(source: Source, path: Path, content: Path) -> None:
 
 def _download(source: Source, path: Path) -> None:
     part, failures = path.with_name(f"{path.name}.part"), []
-    if source.digest is None and not path.name.endswith(ARCHIVES):
-        # nothing would show that the server's file has changed since the download was stopped
-        part.unlink(missing_ok=True)
     for url in source.urls:
+        if source.digest is None and not path.name.endswith(ARCHIVES):
+            # nothing would show that what was received so far is of another file
+            part.unlink(missing_ok=True)
         try:
             fetch_rest(url, part)
             _check(source, path, part)

@@ -95,6 +95,13 @@ def test_a_broken_connection_is_resumed(server, tmp_path, digest, second):
     assert names(tmp_path) == [".lock", NAME]
 
 
+def test_without_a_checksum_another_address_sends_the_whole(server, tmp_path):
+    server.cut = 100_000
+    with pytest.raises(CommandError, match="ended after"):
+        download.download_all([source(server.url, server.url, digest=None)], tmp_path)
+    assert server.ranges == [None, None]
+
+
 def test_a_part_that_is_whole_needs_one_byte(server, tmp_path):
     (tmp_path / f"{NAME}.part").write_bytes(CONTENT)  # killed before it got its name
     download.download_all([source(server.url)], tmp_path)

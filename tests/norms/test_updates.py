@@ -260,7 +260,9 @@ def test_unfreezing_does_not_begin_the_warmup_again(name):
         optimizer.step()
         counted.append(norm.updates_counted)
     assert counted == [1, 2, 3, 4, 5] and not norm.in_warmup
-    other = build_norm(name, DIM, warmup_updates=3)
-    accumulate(other, 8)
-    sgd(*other.parameters()).step()
-    assert other.updates_counted == 1 and other.in_warmup
+    for frozen in (False, True):  # held by the optimizer in either case
+        other = build_norm(name, DIM, warmup_updates=3).requires_grad_(not frozen)
+        for _ in range(8):
+            head(other(torch.randn(6, 3, DIM))).square().sum().backward()
+        sgd(*other.parameters(), *head.parameters()).step()
+        assert other.updates_counted == 1 and other.in_warmup

@@ -119,6 +119,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._trainer_counts = self._optimizer_counts = False
         self._reported: int | None = None  # by a trainer; the buffer does not hold it yet
         self._forwards_counted = 0  # by this object; not needed after an optimizer's step
+        self._was_frozen = False  # in the forward before
         self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
         self._repeats = False  # whether the running forward is one that checkpointing recomputes
@@ -424,8 +425,11 @@ class BatchStatisticsNorm(AffineNorm):
         """Count one training forward as an update, unless a trainer or an optimizer counts them."""
         counted = self._trainer_counts or self._optimizer_counts
         if not counted and self.averaged_forwards is None:
-            # Those of a frozen norm are no part of an update that an optimizer counts later
-            self._forwards_counted += any(own.requires_grad for own in self.parameters())
+            frozen = not any(own.requires_grad for own in self.parameters())
+            if self._was_frozen and not frozen:  # what an optimizer counts now begins here
+                self._forwards_counted = 0
+            self._was_frozen = frozen
+            self._forwards_counted += 1
             self._count(self.updates_counted + 1)
 
     @property
@@ -439,7 +443,7 @@ class BatchStatisticsNorm(AffineNorm):
 
         The parameters may be in several optimizers. A step of those that have not been stepped
         since the last update began is part of that update; any other step begins a new one. The
-        first step replaces the forwards that were counted before it, but those of a frozen norm.
+        first step replaces the forwards that were counted before it, since the norm was unfrozen.
         """
         if not self.counts_steps:
             return

@@ -275,8 +275,8 @@ def test_what_an_earlier_sweep_left_failed_is_waiting(tmp_path):
     assert state_since(time.time() - 60, spec).state == FAILED
 
 
-def sweep(runs, *argv, **more):
-    return runs.command(*SWEEP, "--work", str(runs.work), *argv, **more)
+def sweep(runs, *argv, grid=SWEEP, **more):
+    return runs.command(*grid, "--work", str(runs.work), *argv, **more)
 
 
 def results(runs):
@@ -325,9 +325,9 @@ def states(runs):
 
 
 def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
-    more = ("norm=none", "seed=1,2,3")
+    grid = ("sweep", "toy", "norm=none", "seed=1,2,3", "--jobs", "2")
     wrong = json.dumps({"2": "diverges", "3": "fails"})
-    result = sweep(runs, *more, FAKE_TRAINING_OF_SEED=wrong)
+    result = sweep(runs, grid=grid, FAKE_TRAINING_OF_SEED=wrong)
     assert result.returncode == 1
     assert "1 done, 1 failed, 1 diverged of 3" in result.stdout
     assert "none, seed 2  diverged in train: encoder.layers.0: its input has a NaN" in result.stdout
@@ -335,16 +335,16 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert states(runs) == {"none-seed1": None, "none-seed2": "diverged", "none-seed3": "failed"}
 
     runs.take_calls()
-    again = sweep(runs, *more)  # what failed is tried again, and what diverged is not
+    again = sweep(runs, grid=grid)  # what failed is tried again, and what diverged is not
     assert again.returncode == 0, again.stderr  # a divergence is a finding
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["3"]
     assert states(runs) == {"none-seed1": None, "none-seed2": "diverged", "none-seed3": None}
-    status = sweep(runs, *more, "--status")
+    status = sweep(runs, "--status", grid=grid)
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3"
 
     runs.take_calls()
-    retried = sweep(runs, *more, "--retry")
+    retried = sweep(runs, "--retry", grid=grid)
     assert retried.returncode == 0, retried.stderr
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["2"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Event, Thread
 
 from rich.live import Live
@@ -85,7 +85,8 @@ def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) ->
                 lines = [*running_lines(specs, states), summary(states, jobs)]
                 screen.update(Text("\n".join(lines)), refresh=True)
             elif now != before:
-                print(summary(states, jobs), flush=True)
+                with suppress(BrokenPipeError):  # a reader that has left, such as head
+                    print(summary(states, jobs), flush=True)
             before = now
 
     thread = Thread(target=show, daemon=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
+from norm_lab.engine import grid
 from norm_lab.engine.overview import running_lines
 from norm_lab.engine.progress import Meter, ProgressDisplay, StepMeter, TrainingMeter, duration
 from norm_lab.engine.state import RUNNING, WAITING, Status
@@ -155,3 +158,20 @@ def test_a_terminal_shows_a_line_for_each_running_run_of_a_grid():
         "adanorm, seed 1  running: ",
     ]
     assert running_lines(specs, [Status(WAITING)] * 3) == []
+
+
+def test_a_reader_that_leaves_does_not_end_the_progress_in_a_traceback(monkeypatch):
+    written, failures = threading.Event(), []
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            written.set()
+            raise BrokenPipeError
+
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    monkeypatch.setattr(sys, "stdout", Gone())
+    monkeypatch.setattr(grid, "POLL_SECONDS", 0)
+    monkeypatch.setattr(grid, "state_of", lambda spec: Status(WAITING))
+    with grid.show_progress([None], jobs=1, left=[]):
+        assert written.wait(timeout=60)
+    assert failures == []

@@ -20,7 +20,7 @@ from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
 from papers.across import across_table, epochs_table, stability_table
 from papers.audit import finding_lines
-from papers.example_runs import example_table
+from papers.example_runs import comparisons_table, example_table
 from papers.findings import declared_table, finding_block, stale_figures
 from papers.scores import (
     layer_gradients_table,
@@ -64,6 +64,7 @@ def generators(root: Path) -> Generators:
         "highest-rates": lambda _: rates_table(studies),
         "recorded/": lambda name: recorded_figures_table(studies / name),
         "examples/": lambda name: example_table(name, root),
+        "comparisons/": lambda name: comparisons_table(name, root),
         "layers/": lambda name: layer_gradients_table(studies / name),
         "theory/": lambda name: theory_block(name, data / "theory", root / "papers"),
         "audit/": finding_lines,

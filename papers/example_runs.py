@@ -17,6 +17,7 @@ import importlib
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -29,7 +30,7 @@ from norm_lab.paths import ROOT
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, machine, versions
 from norm_lab.results.result import result_name
-from norm_lab.study.significance import half_interval
+from norm_lab.study.significance import compare, half_interval, holm, verdict
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES
@@ -40,6 +41,21 @@ SCORES = {"mnist": "test accuracy", "parsing": "test UAS"}
 """The score of each example; papers.py has the values of Xu et al. 2019, Tables 1 to 4."""
 PUBLISHED = {"mnist": "published", "parsing": "published, other data"}
 """The title of the column with the paper's scores."""
+COMPARED = {
+    "mnist": {
+        "Table 1": [("layernorm", "none"), ("layernorm-simple", "layernorm")],
+        "Table 2": [("detachnorm", "none")],
+        "Tables 1 and 2": [("detachnorm", "layernorm-simple")],
+        "Table 3": [
+            ("detachnorm-mean", "layernorm-simple"),
+            ("detachnorm-std", "layernorm-simple"),
+        ],
+        "Table 4": [("adanorm", "layernorm")],
+    }
+}
+"""The declared comparisons of an example, by the table of Xu et al. 2019: norm and baseline."""
+EQUAL = {"mnist": 0.1}
+"""A difference counts as equal if its interval lies within this margin, in points."""
 SHARED = ("data", "command")
 """What all runs of an example have in common; NORM and SEED stand for those of a run."""
 Run = dict[str, Any]
@@ -63,6 +79,38 @@ def example_table(name: str, root: Path) -> str:
         for norm, own in table.groupby("norm", sort=False)
     ]
     return "\n".join([markdown(pd.DataFrame(rows)), "", *dict.fromkeys(map(_origin, runs))])
+
+
+def comparisons_table(name: str, root: Path) -> str:
+    """Return Markdown: the declared comparisons of an example, beside the differences of the paper.
+
+    Each is a paired t test over all seeds; p is corrected by Holm's method over the table.
+    """
+    score, published = SCORES[name], published_scores(name)
+    scores: dict[str, dict[int, float]] = defaultdict(dict)
+    for run in read_runs(root / RESULTS / name):
+        scores[run["norm"]][run["seed"]] = run["scores"][score]
+    rows, tests = [], []
+    for table, pairs in COMPARED[name].items():
+        for norm, baseline in pairs:
+            test = compare(scores[norm], scores[baseline])
+            low, high = test.interval
+            rows.append(
+                {
+                    "comparison": f"`{norm}` minus `{baseline}`",
+                    "of": table,
+                    "paper": f"{float(published[norm]) - float(published[baseline]):+.2f}",
+                    f"{score}, points": f"{test.mean:+.3f}",
+                    "95 % interval": f"{low:+.3f} to {high:+.3f}",
+                    "n": test.n,
+                }
+            )
+            tests.append(test)
+    for row, test, p in zip(rows, tests, holm([test.p for test in tests])):
+        better = verdict(test.mean, p, higher_is_better=True)
+        row["p (Holm)"] = f"{p:.4f}"
+        row["verdict"] = "equal" if max(map(abs, test.interval)) < EQUAL[name] else str(better)
+    return markdown(pd.DataFrame(rows))
 
 
 def read_runs(folder: Path) -> list[Run]:

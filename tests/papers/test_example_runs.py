@@ -11,7 +11,8 @@ import pytest
 
 from norm_plugin.io.command_line import CommandError
 from papers import example_runs
-from papers.example_runs import RESULTS, example_table
+from papers.example_runs import RESULTS, comparisons_table, example_table
+from papers.scores import published_scores
 
 
 @pytest.fixture
@@ -102,3 +103,26 @@ def test_a_run_that_diverges_is_one_line_and_no_file(tmp_path, stored, monkeypat
 
 def test_nothing_was_run(tmp_path):
     assert example_table("parsing", tmp_path).startswith("Not run: `python -m papers.example_runs")
+
+
+def test_declared_comparisons_are_paired_tests_beside_the_paper(tmp_path):
+    folder = tmp_path / RESULTS / "mnist"
+    folder.mkdir(parents=True)
+    lead = {"layernorm": [0.0, 0.0, 0.0], "none": [0.01, 0.02, 0.03], "adanorm": [-3.0, -4.0, -5.0]}
+    for norm in published_scores("mnist"):
+        for seed, difference in zip((11, 12, 13), lead.get(norm, [1.0, 3.0, 8.0])):
+            scores = {"test accuracy": 90.0 + seed / 10 + difference}
+            run = {"norm": norm, "seed": seed, "scores": scores, "data": "d", "command": "c"}
+            (folder / f"{norm}-seed{seed}.json").write_text(json.dumps(run))
+    table = comparisons_table("mnist", tmp_path)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
+    # within 0.1 points; t = -2 sqrt 3 with 2 degrees of freedom, p 0.0742, is the second smallest
+    # of seven; the smallest, 0.0202, is that of t = -4 sqrt 3
+    interval = "-0.045 to +0.005"
+    assert rows[2] == [
+        *("`layernorm` minus `none`", "Table 1", "-0.01", "-0.020", interval, "3"),
+        *("0.4451", "equal"),
+    ]
+    adanorm = rows[-1]
+    assert adanorm[:4] == ["`adanorm` minus `layernorm`", "Table 4", "+0.22", "-4.000"]
+    assert adanorm[6:] == ["0.1414", "undecided"]

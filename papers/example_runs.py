@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -30,7 +30,7 @@ from norm_lab.paths import ROOT
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, machine, versions
 from norm_lab.results.result import result_name
-from norm_lab.study.significance import compare, half_interval, holm, verdict
+from norm_lab.study.significance import Comparison, compare, half_interval, holm, verdict
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES
@@ -81,36 +81,59 @@ def example_table(name: str, root: Path) -> str:
     return "\n".join([markdown(pd.DataFrame(rows)), "", *dict.fromkeys(map(_origin, runs))])
 
 
+class Declared(NamedTuple):
+    """A declared comparison of two norms; ``p`` is corrected by Holm's method over all of them."""
+
+    table: str
+    test: Comparison
+    p: float
+
+
+def scores_by_seed(name: str, root: Path) -> dict[str, dict[int, float]]:
+    """Return the scores of example ``name`` by norm and seed."""
+    scores: dict[str, dict[int, float]] = defaultdict(dict)
+    for run in read_runs(root / RESULTS / name):
+        scores[run["norm"]][run["seed"]] = run["scores"][SCORES[name]]
+    return scores
+
+
+def declared_comparisons(name: str, root: Path) -> dict[tuple[str, str], Declared]:
+    """Return the declared comparisons of an example by norm and baseline; without runs, none."""
+    scores = scores_by_seed(name, root)
+    pairs = [(table, *pair) for table, pairs in COMPARED.get(name, {}).items() for pair in pairs]
+    if not scores or not pairs:
+        return {}
+    tests = [compare(scores[norm], scores[baseline]) for _, norm, baseline in pairs]
+    corrected = holm([test.p for test in tests])
+    return {
+        (norm, baseline): Declared(table, test, p)
+        for (table, norm, baseline), test, p in zip(pairs, tests, corrected)
+    }
+
+
 def comparisons_table(name: str, root: Path) -> str:
     """Return Markdown: the declared comparisons of an example, beside the differences of the paper.
 
-    Each is a paired t test over all seeds; p is corrected by Holm's method over the table.
+    Each is a paired t test over all seeds.
     """
-    score, published = SCORES[name], published_scores(name)
-    scores: dict[str, dict[int, float]] = defaultdict(dict)
-    for run in read_runs(root / RESULTS / name):
-        scores[run["norm"]][run["seed"]] = run["scores"][score]
-    rows, tests = [], []
-    for table, pairs in COMPARED[name].items():
-        for norm, baseline in pairs:
-            test = compare(scores[norm], scores[baseline])
-            low, high = test.interval
-            rows.append(
-                {
-                    "comparison": f"`{norm}` minus `{baseline}`",
-                    "of": table,
-                    "paper": f"{float(published[norm]) - float(published[baseline]):+.2f}",
-                    f"{score}, points": f"{test.mean:+.3f}",
-                    "95 % interval": f"{low:+.3f} to {high:+.3f}",
-                    "n": test.n,
-                }
-            )
-            tests.append(test)
-    for row, test, p in zip(rows, tests, holm([test.p for test in tests])):
+    published = {norm: float(score) for norm, score in published_scores(name).items()}
+    rows = []
+    for (norm, baseline), (table, test, p) in declared_comparisons(name, root).items():
+        low, high = test.interval
         better = verdict(test.mean, p, higher_is_better=True)
-        row["p (Holm)"] = f"{p:.4f}"
-        row["verdict"] = "equal" if max(map(abs, test.interval)) < EQUAL[name] else str(better)
-    return markdown(pd.DataFrame(rows))
+        rows.append(
+            {
+                "comparison": f"`{norm}` minus `{baseline}`",
+                "of": table,
+                "paper": f"{published[norm] - published[baseline]:+.2f}",
+                "here, points": f"{test.mean:+.3f}",
+                "95 % interval": f"{low:+.3f} to {high:+.3f}",
+                "n": test.n,
+                "p (Holm)": f"{p:.4f}",
+                "verdict": "equal" if max(-low, high) < EQUAL[name] else str(better),
+            }
+        )
+    return markdown(pd.DataFrame(rows)) if rows else "Not run."
 
 
 def read_runs(folder: Path) -> list[Run]:

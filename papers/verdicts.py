@@ -52,11 +52,16 @@ from norm_lab.config.studies import SCORE
 from norm_lab.report.records import record_of, statistics_of, values_of
 from norm_lab.report.text import markdown
 from norm_lab.study.comparisons import PRIMARY
-from norm_lab.study.significance import Verdict, compare, compare_independent, describe
+from norm_lab.study.significance import (
+    LEVEL,
+    Verdict,
+    compare,
+    compare_independent,
+    describe,
+)
 from norm_lab.study.study import Study, read_study
 from norm_plugin.io.command_line import CommandError
-from papers.example_runs import RESULTS as EXAMPLES
-from papers.example_runs import SCORES, read_runs
+from papers.example_runs import declared_comparisons, scores_by_seed
 from papers.findings import compare_pairs, read_named, with_placement
 from papers.image_statistics import NORM, recorded_values
 from papers.scores import first_norm_tenths, in_tenths
@@ -484,17 +489,23 @@ def mean_decay(study: Study, arm: str) -> dict[int, float]:
 
 
 def of_example(evidence: Declared, results: Path) -> Measured:
-    """Return the comparison of two norms of an example, by the score that it reports."""
-    name = evidence["name"]
-    scores: dict[str, dict[int, float]] = {}
-    for run in read_runs(results.parent / EXAMPLES / name):
-        scores.setdefault(run["norm"], {})[run["seed"]] = run["scores"][SCORES[name]]
-    arm, baseline = scores[evidence["arm"]], scores[evidence["baseline"]]
-    test = compare(arm, baseline)
+    """Return the comparison of two norms of an example, by the score that it reports.
+
+    A declared comparison is decided by its corrected p, another one by its interval.
+    """
+    name, (norm, baseline) = evidence["name"], (evidence["arm"], evidence["baseline"])
+    declared = declared_comparisons(name, results.parent).get((norm, baseline))
+    if declared:
+        test, n = declared.test, f"{declared.test.n}, declared"
+        decided = (UP if test.mean > 0 else DOWN) if declared.p < LEVEL else ""
+    else:
+        scores = scores_by_seed(name, results.parent)
+        test = compare(scores[norm], scores[baseline])
+        n, decided = str(test.n), by_interval(*test.interval)
     low, high = test.interval
-    outcome = judge(evidence, by_interval(low, high), low, high)
-    interval = f"{low:+.2f} to {high:+.2f}"
-    return Measured(text_of(f"{test.mean:+.2f}", interval, str(test.n)), outcome)
+    outcome = judge(evidence, decided, low, high)
+    text = text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n)
+    return sized(evidence, text, outcome, test.mean)
 
 
 def of_images(evidence: Declared, results: Path) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from norm_lab.config.studies import LOSSES, SCORE
 from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from papers import verdicts
+from papers.example_runs import RESULTS as EXAMPLES
+from papers.scores import published_scores
 from papers.theory import last_layer
 from papers.verdicts import (
     EXPERIMENTS,
     STATEMENTS,
     TESTS,
     TITLES,
+    Measured,
     Outcome,
     declared_rows,
     judge,
@@ -25,6 +29,7 @@ from papers.verdicts import (
     judged_row,
     measured,
     of_differences,
+    of_example,
     on_claim,
     on_experiment,
     on_statement,
@@ -308,3 +313,21 @@ def test_a_row_without_verdict_or_evidence_is_refused(monkeypatch):
     monkeypatch.setattr(verdicts, "declared_rows", lambda: rows)
     with pytest.raises(CommandError, match=r"powernorm, Figure 9: verdict is ''; choose from"):
         judged.__wrapped__("powernorm", RESULTS)
+
+
+def test_a_declared_comparison_of_an_example_is_decided_by_its_corrected_p(tmp_path):
+    folder = tmp_path / EXAMPLES / "mnist"
+    folder.mkdir(parents=True)
+    gains = {"none": [0, 0, 0], "layernorm": [0.5, 0.6, 0.7], "adanorm": [9.5, 9.6, 9.7]}
+    for norm in published_scores("mnist"):
+        for seed, gain in zip((11, 12, 13), gains.get(norm, [1, -3, 8])):
+            scores = {"test accuracy": 90.0 + gain}
+            run = {"norm": norm, "seed": seed, "scores": scores, "data": "d", "command": "c"}
+            (folder / f"{norm}-seed{seed}.json").write_text(json.dumps(run))
+    evidence = {"name": "mnist", "arm": "layernorm", "baseline": "none", "claim": "higher"}
+    # p 0.0091 times seven; its interval alone, 0.35 to 0.85, would decide
+    open_ = of_example(evidence, tmp_path / "studies")
+    assert open_ == Measured("+0.60 (+0.35 to +0.85), n = 3, declared", Outcome.OPEN)
+    # not declared: by the interval
+    undeclared = of_example(evidence | {"arm": "adanorm"}, tmp_path / "studies")
+    assert undeclared == Measured("+9.60 (+9.35 to +9.85), n = 3", Outcome.SIGN)

@@ -22,6 +22,7 @@ def test_each_verb_explains_itself_under_its_own_name(verb):
     result = run_forked("norm_plugin", verb, "--help")
     assert result.returncode == 0, result.stderr
     assert f"norm-plugin {verb} " in result.stdout
+    assert "\nexample:\n  " in result.stdout or not all_verbs()[verb].help
     assert len(result.stdout.splitlines()) <= LINES_OF_A_SCREEN
 
 

@@ -125,7 +125,7 @@ def _compose_named(request: Request, name: str, overrides: Sequence[str], arms: 
     except CommandError as error:
         if not request.grid:
             raise
-        raise CommandError(f"{name} {' '.join(overrides)}: {error}") from error
+        raise CommandError(f"{' '.join((name, *overrides))}: {error}") from error
 
 
 def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:

@@ -77,12 +77,17 @@ def check_known(overrides: Sequence[str], config: Configuration) -> None:
 
 def check_experiment(name: str) -> None:
     """Raise CommandError if there is no experiment or study with this name or path."""
-    if not is_experiment(name) and not study_path(name).is_file():
-        raise CommandError(
-            f"there is no experiment or study {name}; "
-            f"{did_you_mean(name, [*experiment_names(), *study_names()])} It may also be the "
-            "folder of a study, or the path of a file NAME.yaml"
-        )
+    if is_experiment(name) or study_path(name).is_file():
+        return
+    hint = did_you_mean(name, [*experiment_names(), *study_names()])
+    if hint.startswith("choose"):  # nothing is like it
+        if name.endswith(".yaml"):
+            raise CommandError(f"the file {name} does not exist")
+        hint = f"choose an experiment from {', '.join(experiment_names())}, or a study of studies/."
+    raise CommandError(
+        f"there is no experiment or study {name}; {hint} It may also be the folder of a study, or "
+        "the path of a file NAME.yaml"
+    )
 
 
 @usage_errors()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import math
@@ -16,7 +15,7 @@ from typing import Any
 from norm_lab.metrics.base import Metric, Scores, register_metric
 from norm_lab.run.flags import Configuration
 from norm_plugin.checkpoints.fairseq_input import load_dictionary
-from norm_plugin.io.command_line import CommandError, DivergedError
+from norm_plugin.io.command_line import CommandError, DivergedError, Parser
 from norm_plugin.io.files import read_json, read_lines
 
 
@@ -271,7 +270,7 @@ def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command ``score``: each kind of BLEU that papers report, and chrF, as JSON.
+    """Print each kind of BLEU that papers report, and chrF, as JSON.
 
     - tokenized: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it, computed
       from the sentences with the dictionary that fairseq-generate had. A note says if the log ends
@@ -283,10 +282,11 @@ def main(argv: Sequence[str]) -> int:
     - sacrebleu on detokenized text against the original reference, with its signature.
     - chrF of the same text (Popovic 2015), which depends less on the length than BLEU.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="norm-plugin score",
         description=inspect.cleandoc(main.__doc__ or ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example="""norm-plugin score --generate-log test.log --target-lang de --lowercase \\
+          --reference work/data/multi30k-2000/raw/test.de""",
     )
     add = parser.add_argument
     text = "the output of fairseq-generate --remove-bpe"

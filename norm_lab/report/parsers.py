@@ -9,9 +9,10 @@ import os
 from pathlib import Path
 
 from norm_lab.paths import WORK
-from norm_plugin.io.command_line import Parser
+from norm_plugin.io.command_line import Parser, existing
 
 HTML, LATEX = "html", "latex"
+PUBLISHED = "runs.jsonl"
 
 
 def _renaming(text: str) -> tuple[str, str]:
@@ -38,7 +39,6 @@ def results(text: str) -> str:
     folder = results_folder(text)
     if has_results(folder):
         return text
-    why = "it has none" if folder.is_dir() else "the folder does not exist"
     places = {path.name: path for path in WORK.glob("results/*") if has_results(path)}
     places |= {path.parent.name: path for path in WORK.glob("studies/*/*") if has_results(path)}
     near = difflib.get_close_matches(Path(text).name, places, n=1, cutoff=0.4)
@@ -47,12 +47,19 @@ def results(text: str) -> str:
         if near
         else f"a finished run writes them to {WORK}/results/"
     )
-    raise argparse.ArgumentTypeError(f"no results in {folder}: {why}; {hint}")
+    why = "has no results" if folder.exists() else "does not exist"
+    raise argparse.ArgumentTypeError(f"{folder} {why}; {hint}")
 
 
 def has_results(folder: Path) -> bool:
     """Return whether a folder has the file of a run, or published runs."""
-    return (folder / "runs.jsonl").is_file() or any(folder.glob("*-seed*.json"))
+    return (folder / PUBLISHED).is_file() or any(folder.glob("*-seed*.json"))
+
+
+def record(text: str) -> Path:
+    """Return the path of a file or of a published run: the argparse type of FILE."""
+    path = Path(text)
+    return path if (path.parent / PUBLISHED).is_file() else existing(text)
 
 
 def report_parser() -> Parser:
@@ -110,7 +117,8 @@ def records_parser() -> Parser:
         norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
         norm-plugin records work/results/toy/powernorm-seed1.json""",
     )
-    parser.add_argument("file", type=Path, help="a file that --norm-record has written")
+    text = "a file that --norm-record has written, or the result of a run"
+    parser.add_argument("file", type=record, metavar="FILE", help=text)
     parser.add_argument("--figure", metavar="NAME", help="print the figure's data as CSV")
     text = "prefixes of the paths of norms or layers (default: all)"
     parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
@@ -125,5 +133,5 @@ def spectrum_parser() -> Parser:
         "Figure 6). They are divided by the largest one of their embedding.",
         example="norm-plugin spectrum layernorm.pt powernorm.pt",
     )
-    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("checkpoints", nargs="+", type=existing, metavar="CHECKPOINT")
     return parser

@@ -16,6 +16,7 @@ from norm_lab.engine.stages import evaluation_flags
 from norm_lab.metrics import AVERAGE, find_metric
 from norm_lab.results.result import collect_result, write_result
 from norm_lab.run.flags import averaging_flags
+from norm_plugin.io.command_line import Parser, existing
 from norm_plugin.io.files import atomic_write, read_lines
 
 INTERVAL = 1.0  # seconds between two lines of a step
@@ -27,10 +28,14 @@ def main(argv: Sequence[str]) -> int:
     The folder has ``run.json``, and the result is written where that says. Lines of the form of
     :data:`~norm_lab.engine.progress.STEP_LINE` are printed among all others.
     """
-    if len(argv) != 1 or argv[0].startswith("-"):
-        print(f"usage: norm-plugin finish FOLDER\n\n{main.__doc__}")
-        return int(list(argv) not in (["-h"], ["--help"]))
-    spec = RunSpec.read_in_place(Path(argv[0]))
+    parser = Parser(
+        prog="norm-plugin finish",
+        description="Average, evaluate and score the finished training of a run; write its result.",
+        example="norm-plugin finish work/runs/toy/layernorm-seed1",
+    )
+    text = "the folder of the run, with its run.json"
+    parser.add_argument("folder", type=existing, metavar="FOLDER", help=text)
+    spec = RunSpec.read_in_place(parser.parse_args(argv).folder)
     metric = find_metric(spec.metric)
     if metric.checkpoint == AVERAGE:
         step("average")

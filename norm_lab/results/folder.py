@@ -99,9 +99,9 @@ def read_folder(folder: Path) -> Folder:
 def check_has_results(folder: Folder) -> None:
     """Raise CommandError if a folder has no finished run."""
     if not folder.finished:
-        why = "it has none" if folder.path.is_dir() else "the folder does not exist"
+        why = "has no results" if folder.path.exists() else "does not exist"
         raise CommandError(
-            f"no results in {folder.path}: {why}. A finished run writes <norm>-seed<N>.json there, "
+            f"{folder.path} {why}. A finished run writes <norm>-seed<N>.json there, "
             "or below the --results or --work folder that it was given"
         )
 

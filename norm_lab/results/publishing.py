@@ -7,7 +7,6 @@ the published one is newer. It is one step: at any time, a reader finds the old 
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import gzip
 import json
@@ -35,7 +34,7 @@ from norm_lab.results.folder import (
     run_key,
     sha256,
 )
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, Parser
 from norm_plugin.io.files import atomic_write, make_folder
 
 
@@ -152,10 +151,11 @@ def _lock(target: Path) -> Iterator[None]:
 
 def publish_command(argv: Sequence[str] | None = None) -> int:
     """Run the command ``publish``."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="norm-plugin publish",
-        description="Add the results of an experiment to a folder that stores them as one table of "
-        "runs, with their curves, statistics and translations.",
+        description="Add the results of an experiment to a folder that stores them as one table\n"
+        "of runs, with their curves, statistics and translations.",
+        example="norm-plugin publish work/results/toy mystudy",
     )
     parser.add_argument("source", type=Path, metavar="FROM", help="as work/results/multi30k")
     text = "a study, by its name or its folder, or any folder; may equal FROM"

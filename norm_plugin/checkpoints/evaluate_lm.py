@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
         print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
         print("With --windows, the loss of each window of the text is printed, too.")
+        print("\nexample:")
+        print("  norm-plugin evaluate-lm work/data/ptb/bin --path checkpoints/checkpoint_best.pt")
         return 0
     run(argv)
     return 0

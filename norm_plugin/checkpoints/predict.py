@@ -16,14 +16,13 @@ loss of the checkpoint on that split without and with temperature scaling (calib
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from norm_plugin.checkpoints.calibration import CalibratedLoss, calibrate
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
-from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.command_line import CommandError, Parser
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,9 +166,10 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str]) -> Evaluation:
     """Run the command; return what it prints."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="norm-plugin predict",
         description="Predict the labels of a split, and print the accuracy.",
+        example="norm-plugin predict work/data/rte/bin --path checkpoints/checkpoint_best.pt",
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the binarized data")
     parser.add_argument("--path", type=Path, required=True, metavar="FILE", help="a checkpoint")

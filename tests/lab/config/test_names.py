@@ -18,6 +18,8 @@ from norm_plugin.io.command_line import CommandError, UsageError
 WRONG = [
     ("toyy", "", "no experiment or study toyy; did you mean toy?"),
     ("encoder_norm", "", "no experiment or study encoder_norm; did you mean encoder_norms?"),
+    ("../nosuch.yaml", "", "the file ../nosuch.yaml does not exist"),
+    ("toy_tuned.yaml", "", "no experiment or study toy_tuned.yaml; did you mean toy_tuned?"),
     ("toy", "nrom=layernorm", "unknown key nrom; did you mean norm?"),
     ("toy", "norm=layernorm,powernrom", "unknown norm 'powernrom'; did you mean powernorm?"),
     ("toy", "placement=prepre", "unknown placement 'prepre'"),

@@ -173,7 +173,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     (outside / "my_experiment.yaml").rename(outside / "toy.yaml")
     with pytest.raises(CommandError, match="toy.yaml has the name of a file of configs/"):
         grid(str(outside / "toy.yaml"))
-    with pytest.raises(CommandError, match="no experiment or study .*gone.yaml;"):
+    with pytest.raises(CommandError, match="the file .*gone.yaml does not exist"):
         grid(str(outside / "gone.yaml"))
 
 
@@ -182,7 +182,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     [
         (
             ["nowhere"],
-            f"there is no experiment or study nowhere; choose from {KNOWN}",
+            f"there is no experiment or study nowhere; choose an experiment from {KNOWN}, or a",
         ),
         (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
         (["toy", "seed=1,x"], "seed is x"),

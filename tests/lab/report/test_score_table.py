@@ -140,7 +140,7 @@ def test_the_table_on_screen(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         run_command(lambda: main([str(tmp_path / "nothing")]))
     assert stop.value.code == 2
-    line = f"no results in {tmp_path / 'nothing'}: the folder does not exist; a finished run writes"
+    line = f"{tmp_path / 'nothing'} does not exist; a finished run writes"
     assert line in capsys.readouterr().err
     monkeypatch.setattr("norm_lab.report.parsers.WORK", tmp_path)
     write_result(scored(), tmp_path / "results")

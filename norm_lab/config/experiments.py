@@ -4,7 +4,8 @@ fairseq's schema allows no keys of ours, so ``experiment`` is under ``hydra.runt
 which hydra does not read. corpus and metric are required:
 
     name: multi30k          # the argument of `norm-plugin run` (default: the name of the file)
-    corpus: multi30k        # a file of data-prep/, or a path relative to the YAML file
+    corpus: multi30k        # a file of data-prep/, or a path relative to the YAML file: a program,
+                            # or with a / at its end a folder for data-prep/own_pairs.py
     metric: bleu            # a file of norm_lab/metrics/
     raw: multi30k           # the folder in NORM_DATA_DIR (default: the name of the corpus)
     smoke: smoke            # the file of configs/size/ that --smoke adds
@@ -65,9 +66,15 @@ class Experiment:
         return {} if self.log_interval is None else {"log_interval": self.log_interval}
 
     @property
+    def folder(self) -> Path | None:
+        """The folder of one's own sentence pairs, if the corpus is one."""
+        own = self.config.parent / self.corpus
+        return Path(os.path.abspath(own)) if self.corpus.endswith("/") else None
+
+    @property
     def data_name(self) -> str:
         """The name of the prepared data, without the subword method."""
-        name = Path(self.corpus).stem
+        name = self.folder.name if self.folder else Path(self.corpus).stem
         return name if self.merges is None else f"{name}-{self.merges}"
 
     @property
@@ -75,6 +82,8 @@ class Experiment:
         """The program that prepares the corpus."""
         if self.corpus.endswith(".py"):
             return str(self.config.parent / self.corpus)
+        if self.folder:
+            return "data-prep/own_pairs.py"
         return f"data-prep/{self.corpus}.py"
 
 
@@ -146,10 +155,11 @@ def _users_file(path: Path) -> dict[Path, Settings]:
         CommandError: ``configs/`` or ``data-prep/`` has a file of the same name.
     """
     settings = _settings(path)
-    corpus = path.parent / str(settings.get("corpus", ""))  # of any type yet
+    name = str(settings.get("corpus", ""))  # of any type yet
+    corpus = path.parent / (f"{name.rstrip('/')}.py" if name.endswith("/") else name)
     for own, folder in ((path, "configs"), (corpus, "data-prep")):
         other = CONFIGS.parent / folder / own.name
-        if own.suffix and other.is_file() and not other.samefile(own):
+        if own.suffix and other.is_file() and not (own.is_file() and other.samefile(own)):
             raise CommandError(
                 f"{own} has the name of a file of {folder}/, so that their data and results would "
                 "be mixed; rename it"
@@ -228,6 +238,8 @@ def raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
     """Return the folder of the raw corpus; None to download it."""
     if given is not None:
         return given
+    if experiment.folder:
+        return experiment.folder
     corpora = os.environ.get("NORM_DATA_DIR")
     corpus = Path(experiment.corpus).stem.replace("_", "-")
     name = experiment.raw or corpus

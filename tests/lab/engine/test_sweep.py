@@ -169,6 +169,18 @@ def test_studies_and_experiments_outside_the_checkout(name, expected, outside, r
         assert corpora == {"data-prep/toy.py"}
 
 
+def test_a_corpus_may_be_a_folder_of_sentence_pairs(outside):
+    file = outside / "my_experiment.yaml"
+    file.write_text(file.read_text().replace("my_corpus.py", "../pairs/"))
+    (spec,) = composed(str(file))
+    assert spec.preparation.program == "data-prep/own_pairs.py"
+    assert spec.preparation.options == {"raw": str(outside.parent / "pairs")}
+    assert spec.data.name == "pairs"
+    file.write_text(file.read_text().replace("../pairs/", "multi30k/"))
+    with pytest.raises(CommandError, match="multi30k.py has the name of a file of data-prep/"):
+        composed(str(file))
+
+
 def test_an_experiment_outside_has_a_name_of_its_own(outside):
     (outside / "my_experiment.yaml").rename(outside / "toy.yaml")
     with pytest.raises(CommandError, match="toy.yaml has the name of a file of configs/"):

@@ -136,7 +136,7 @@ def test_the_page_is_whole_and_needs_nothing_else_and_fits_a_phone(written):
     out, _ = written
     text = (out / "index.html").read_text()
     page = Page(text)
-    assert page.outside == [] and "<script" not in text
+    assert page.outside == [] and text.count("<script") == 1  # the page's own, which sorts tables
     assert len(page.ids) == len(set(page.ids))
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert re.findall(r"^## (.*)", (out / "report.md").read_text(), re.M) == headings
@@ -446,7 +446,7 @@ def test_names_are_text_in_every_format(tmp_path):
     argv = [str(folder), "--out", str(out), "--title", HOSTILE, "--label", label, "--format=latex"]
     assert main(argv) == 0
     page, markdown = (out / "index.html").read_text(), (out / "report.md").read_text()
-    assert "<script" not in page and "<img" not in page and "http-equiv" not in page
+    assert page.count("<script") == 1 and "<img" not in page and "http-equiv" not in page
     assert page.count("inserted-999-here") > 3 and "<em>" not in page and "<h1>h" not in page
     shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> $q$ $\\\\frac{$ "
     shown += "inserted-999-here 5 \\*i\\* a_b \\_j\\_"

@@ -13,11 +13,10 @@ import pandas as pd
 from scipy import stats
 
 from norm_lab.config.studies import SCORE
-from norm_lab.metrics import Metric
 from norm_lab.report.text import formatted, markdown, outcome_title
 from norm_lab.study.comparable import TRAINING, check_same_data, check_settings_alike
 from norm_lab.study.comparisons import higher_is_better, outcome_values
-from norm_lab.study.significance import Comparison, compare_independent, compare_paired
+from norm_lab.study.significance import LEVEL, Comparison, compare_independent, compare_paired
 from norm_lab.study.study import Study
 from papers.findings import DECLARED, read_named, with_placement
 
@@ -40,18 +39,6 @@ class Across(NamedTuple):
     outcome: str = SCORE
 
 
-class Lead(NamedTuple):
-    """What :func:`compare_across` measured.
-
-    Attributes:
-        test: the arm minus the baseline.
-        n: the number of seeds of each side as text; of paired seeds, one number.
-    """
-
-    test: Comparison
-    n: str
-
-
 def declared_across(name: str) -> Iterator[Across]:
     """Yield the comparisons of a block of questions.yaml, the scores first."""
     rows = DECLARED["across"][name]
@@ -62,58 +49,52 @@ def declared_across(name: str) -> Iterator[Across]:
 
 def across_table(name: str, results: Path) -> str:
     """Return Markdown: one row per comparison over several studies."""
-    rows = []
-    for each in declared_across(name):
-        lead = compare_across(each, results)
-        metric = read_named(next(iter(each.arms)), results).metric
-        mean, interval, p = lead_texts(each, lead, metric)
-        rows.append(
-            {
-                "difference": each.title,
-                "studies": ", ".join(f"`{study}`" for study in {**each.arms, **each.baselines}),
-                "outcome": outcome_title(each.outcome, metric),
-                "n": lead.n,
-                "mean": mean,
-                "95 % interval": interval,
-                "p": p,
-                "test": lead.test.test,
-            }
-        )
-    return markdown(pd.DataFrame(rows))
+    rows = [across_row(each, results) for each in declared_across(name)]
+    return markdown(pd.DataFrame(rows).drop(columns="decided"))
 
 
-def lead_texts(each: Across, lead: Lead, metric: Metric) -> tuple[str, str, str]:
-    """Return the mean of a difference, its interval and p as text."""
-    low, high = lead.test.interval
-    ends = {"difference": lead.test.mean, "difference_low": low, "difference_high": high}
-    texts = formatted(pd.DataFrame([{**ends, "p": lead.test.p}]), metric, each.outcome)
-    mean, interval, p = map(str, texts.iloc[0])
-    return mean, interval, p
+def across_row(each: Across, results: Path) -> dict[str, Any]:
+    """Return a comparison over several studies as text, and whether p alone decides it."""
+    test, n = compare_across(each, results)
+    metric, (low, high) = read_named(next(iter(each.arms)), results).metric, test.interval
+    ends = {"difference": test.mean, "difference_low": low, "difference_high": high}
+    texts = formatted(pd.DataFrame([{**ends, "p": test.p}]), metric, each.outcome)
+    return {
+        "difference": each.title,
+        "studies": ", ".join(f"`{study}`" for study in {**each.arms, **each.baselines}),
+        "outcome": outcome_title(each.outcome, metric),
+        "n": n,
+        **dict(zip(("mean", "95 % interval", "p"), texts.iloc[0])),
+        "test": test.test,
+        "decided": test.p < LEVEL,
+    }
 
 
-def compare_across(each: Across, results: Path) -> Lead:
+def compare_across(each: Across, results: Path) -> tuple[Comparison, str]:
     """Compare an arm with a baseline, each in one or more studies.
 
     If both sides name the same studies, their runs are paired by study and seed, and each study may
     have settings of its own. Otherwise they are independent samples, whose runs must have the same
     data and, but for the learning rate, the same settings of the training.
 
+    Returns:
+        the arm minus the baseline, and the seeds of each side as text; of paired seeds, one number.
+
     Raises:
         CommandError: the runs of independent samples differ in their data or settings.
     """
-    arm, baseline = (side_runs(side, results) for side in (each.arms, each.baselines))
-    ours, theirs = (
-        outcome_values(side, each.outcome).set_axis([side["study"], side["seed"]])
-        for side in (arm, baseline)
+    sides = [side_runs(side, results) for side in (each.arms, each.baselines)]
+    arm, baseline = (
+        outcome_values(runs, each.outcome).set_axis([runs["study"], runs["seed"]]) for runs in sides
     )
     if each.arms.keys() == each.baselines.keys():
-        differences = (ours - theirs).dropna()
-        return Lead(compare_paired(differences.to_numpy()), str(len(differences)))
-    both = pd.concat([arm, baseline], ignore_index=True)
+        differences = (arm - baseline).dropna()
+        return compare_paired(differences.to_numpy()), str(len(differences))
+    both = pd.concat(sides, ignore_index=True)
     check_same_data(both)
     check_settings_alike(both, TRAINING, vary=("optimization.lr",))
-    test = compare_independent(ours.to_numpy(), theirs.to_numpy())
-    return Lead(test, f"{len(ours)} and {len(theirs)}")
+    test = compare_independent(arm.to_numpy(), baseline.to_numpy())
+    return test, f"{len(arm)} and {len(baseline)}"
 
 
 def side_runs(side: Mapping[str, str], results: Path) -> pd.DataFrame:
@@ -134,8 +115,8 @@ def epochs_table(name: str, results: Path) -> str:
     rows = []
     for study_name, (arm, baseline) in declared["pairs"].items():
         study = read_named(study_name, results)
-        ours, theirs = (valid_losses(study, with_placement(side)) for side in (arm, baseline))
-        differences = ours - theirs
+        losses, others = (valid_losses(study, with_placement(side)) for side in (arm, baseline))
+        differences = losses - others
         row: dict[str, Any] = {"study": f"`{study_name}`", "n": str(len(differences))}
         for epoch in declared["epochs"]:
             known = epoch in differences

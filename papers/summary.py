@@ -19,9 +19,9 @@ from norm_lab.config.studies import (
 from norm_lab.report.text import formatted, markdown
 from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
-from norm_lab.study.significance import LEVEL, Verdict
+from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned
-from papers.across import compare_across, declared_across, lead_texts, seeds_ahead
+from papers.across import across_row, declared_across, seeds_ahead
 from papers.findings import (
     DECLARED,
     TASKS,
@@ -57,11 +57,9 @@ def task_cell(norm: str, cell: Declared, results: Path) -> str:
     """Return a difference to LayerNorm, bold if decided, its interval and n; may be empty."""
     if "across" in cell:
         (each,) = declared_across(cell["across"])
-        lead = compare_across(each, results)
-        metric = read_named(next(iter(each.arms)), results).metric
-        mean, interval, _ = lead_texts(each, lead, metric)
-        decided = f"**{mean}**{EXPLORED}" if lead.test.p < LEVEL else mean
-        return f"{decided}<br>{interval}<br>n = {lead.n}"
+        row = across_row(each, results)
+        mean = f"**{row['mean']}**{EXPLORED}" if row["decided"] else row["mean"]
+        return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}"
     if "study" not in cell:
         return str(cell.get("text", ""))
     effect = effect_of_cell(norm, cell)

@@ -127,7 +127,7 @@ KINDS = {
 VERDICTS = dict(chain(*(verdicts.items() for verdicts in KINDS.values())))
 
 
-def on_experiment(outcome: Outcome, same_setting: bool) -> str:
+def experiment_verdict(outcome: Outcome, same_setting: bool) -> str:
     """Return the verdict on one measurement of an experiment."""
     if outcome == Outcome.MIXED:
         return MIXED
@@ -153,12 +153,12 @@ def _two_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
-def on_claim(verdicts: Collection[str]) -> str:
+def claim_verdict(verdicts: Collection[str]) -> str:
     """Return the verdict on a claim that was measured several times."""
     return next(iter(verdicts)) if len(set(verdicts)) == 1 else MIXED
 
 
-def on_statement(outcomes: Collection[Outcome]) -> str:
+def statement_verdict(outcomes: Collection[Outcome]) -> str:
     """Return the verdict on a statement of theory, given the outcomes of its measurements."""
     if set(outcomes) == {Outcome.AGREES}:
         return "holds"
@@ -266,10 +266,10 @@ def judged_row(row: Declared, results: Path) -> Judged:
     cells = [measured(test, results) for test in tests]
     lines = [": ".join(filter(None, (t.get("here"), c.text))) for t, c in zip(tests, cells)]
     if "of" not in row:
-        return Judged("<br>".join(lines), "-", on_statement([cell.outcome for cell in cells]))
+        return Judged("<br>".join(lines), "-", statement_verdict([cell.outcome for cell in cells]))
     if not all(isinstance(test.get("same"), bool) for test in tests):
         raise CommandError(f"{row['what']}: each test needs `same: true` or `same: false`")
-    verdicts = [on_experiment(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
+    verdicts = [experiment_verdict(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
     own = [test["same"] for test in tests]
     same = "yes" if all(own) else "in part" if any(own) else "no"
     if len(tests) == 1:
@@ -278,7 +278,7 @@ def judged_row(row: Declared, results: Path) -> Judged:
         ", ".join(filter(None, (f"{line}: {verdict}", cell.size)))
         for line, verdict, cell in zip(lines, verdicts, cells)
     ]
-    return Judged("<br>".join(lines), same, on_claim(verdicts))
+    return Judged("<br>".join(lines), same, claim_verdict(verdicts))
 
 
 def measured(test: Declared, results: Path) -> Measured:
@@ -294,7 +294,7 @@ def published_sizes(evidence: Declared) -> list[float]:
     return [factor * (arm - baseline) for arm, baseline in evidence.get("published", ())]
 
 
-def sized(evidence: Declared, text: str, outcome: Outcome, difference: float) -> Measured:
+def with_size(evidence: Declared, text: str, outcome: Outcome, difference: float) -> Measured:
     """Return what a difference says of a claim, with its size if only the sign is the paper's."""
     sizes = published_sizes(evidence)
     size = times_its_size(difference, sizes) if outcome == Outcome.SIGN and sizes else ""
@@ -304,7 +304,7 @@ def sized(evidence: Declared, text: str, outcome: Outcome, difference: float) ->
 # ---- comparisons of arms --------------------------------------------------------------------
 
 
-def of_comparison(evidence: Declared, results: Path) -> Measured:
+def measure_comparison(evidence: Declared, results: Path) -> Measured:
     """Return the comparison of two arms of a study; the default outcome is the score."""
     tests = comparisons(evidence["study"], evidence.get("outcome", SCORE), results)
     test = tests.loc[arms_of(evidence)]
@@ -318,7 +318,7 @@ def of_comparison(evidence: Declared, results: Path) -> Measured:
         outcome = Outcome.AGREES
     n = f"{max(len(test['by_seed']), 1)}{', declared' if test['family'] == PRIMARY else ''}"
     text = text_of(test["mean"], test["95 % interval"], n) + note
-    return sized(evidence, text, outcome, test["difference"])
+    return with_size(evidence, text, outcome, test["difference"])
 
 
 def text_of(mean: str, interval: str, n: str) -> str:
@@ -369,7 +369,7 @@ def by_interval(low: float, high: float) -> str:
     return UP if low > 0 else DOWN if high < 0 else ""
 
 
-def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> Measured:
+def judged_differences(values: Sequence[float], evidence: Declared, digits: str) -> Measured:
     """Return the mean over seeds of a difference, with its interval; no correction."""
     sample = describe(list(values))
     low, high = sample.interval
@@ -381,7 +381,7 @@ def of_differences(values: Sequence[float], evidence: Declared, digits: str) -> 
 # ---- theory, recorded statistics, spectra, examples, images -------------------------------------
 
 
-def of_theory(evidence: Declared, results: Path) -> Measured:
+def measure_theory(evidence: Declared, results: Path) -> Measured:
     """Return the rows of verdicts of a claim in papers/theory.md; ``where`` selects by column.
 
     A row may hold by its tolerance although its interval excludes the stated number, which the text
@@ -429,7 +429,7 @@ def runs_by_norm(folder: Path) -> pd.DataFrame:
     return runs.assign(arm=runs["norm"])
 
 
-def of_record(evidence: Declared, results: Path) -> Measured:
+def measure_record(evidence: Declared, results: Path) -> Measured:
     """Return a statistic at the first norm, by seed."""
     runs = runs_by_norm(results / evidence["folder"])
     parts = first_norm_tenths(runs, evidence["figure"], evidence["value"], evidence["norm"])
@@ -440,10 +440,10 @@ def of_record(evidence: Declared, results: Path) -> Measured:
         if "over" in evidence:
             other = first_norm_tenths(runs, evidence["figure"], *evidence["over"])
             values = np.log10(values / other[evidence["part"]])
-    return of_differences(list(values.dropna()), evidence, ".2g")
+    return judged_differences(list(values.dropna()), evidence, ".2g")
 
 
-def of_largest(evidence: Declared, results: Path) -> Measured:
+def measure_largest(evidence: Declared, results: Path) -> Measured:
     """Return the largest value over the channels, of the encoder's first norm and of all.
 
     It is that of the last update of each run. The claim is that it is ``at_most`` a number in all.
@@ -470,12 +470,12 @@ def of_largest(evidence: Declared, results: Path) -> Measured:
     return Measured("; ".join(texts), outcome)
 
 
-def of_spectrum(evidence: Declared, results: Path) -> Measured:
+def measure_spectrum(evidence: Declared, results: Path) -> Measured:
     """Return the difference of two arms in the mean of the singular values over the largest one."""
     study = read_named(evidence["study"], results)
     arm, baseline = (mean_decay(study, name) for name in arms_of(evidence))
     shared = sorted(set(arm) & set(baseline))
-    return of_differences([arm[seed] - baseline[seed] for seed in shared], evidence, "+.4f")
+    return judged_differences([arm[seed] - baseline[seed] for seed in shared], evidence, "+.4f")
 
 
 def mean_decay(study: Study, arm: str) -> dict[int, float]:
@@ -488,7 +488,7 @@ def mean_decay(study: Study, arm: str) -> dict[int, float]:
     return means
 
 
-def of_example(evidence: Declared, results: Path) -> Measured:
+def measure_example(evidence: Declared, results: Path) -> Measured:
     """Return the comparison of two norms of an example, by the score that it reports.
 
     A declared comparison is decided by its corrected p, another one by its interval.
@@ -505,10 +505,10 @@ def of_example(evidence: Declared, results: Path) -> Measured:
     low, high = test.interval
     outcome = judge(evidence, decided, low, high)
     text = text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n)
-    return sized(evidence, text, outcome, test.mean)
+    return with_size(evidence, text, outcome, test.mean)
 
 
-def of_images(evidence: Declared, results: Path) -> Measured:
+def measure_images(evidence: Declared, results: Path) -> Measured:
     """Return a statistic in translation over that in a model of images; Welch's interval."""
     runs = runs_by_norm(results / "multi30k_cpu")
     part, value = evidence["part"], evidence["value"]
@@ -524,12 +524,12 @@ def of_images(evidence: Declared, results: Path) -> Measured:
 
 
 TESTS = {
-    "compare": of_comparison,
-    "theory": of_theory,
-    "recorded": of_record,
-    "largest": of_largest,
-    "spectrum": of_spectrum,
-    "example": of_example,
-    "images": of_images,
+    "compare": measure_comparison,
+    "theory": measure_theory,
+    "recorded": measure_record,
+    "largest": measure_largest,
+    "spectrum": measure_spectrum,
+    "example": measure_example,
+    "images": measure_images,
 }
 """The function that measures a test, by its kind."""

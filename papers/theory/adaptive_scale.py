@@ -36,7 +36,7 @@ def standardized(x: Tensor) -> Tensor:
     return y
 
 
-def z_of(x: Tensor) -> Tensor:
+def adanorm_output(x: Tensor) -> Tensor:
     """Return the output of the norm ``adanorm``. x, z: (n, H)."""
     z: Tensor = build_norm("adanorm", x.size(-1), scale=C, k=K, eps=0.0).to(x.dtype)(x)
     return z
@@ -48,7 +48,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
         y = standardized(at.x)
         for name, function in PHI.items():
             phi = function(y)
-            means = (z_of(at.x) if name == LINEAR else phi * y).mean(dim=-1)
+            means = (adanorm_output(at.x) if name == LINEAR else phi * y).mean(dim=-1)
             yield {
                 **where,
                 "phi": name,

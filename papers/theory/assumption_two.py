@@ -24,11 +24,10 @@ from torch import Tensor
 
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.power_norm import PowerNorm
-from norm_plugin.norms.power_norm_v import PowerNormV
 from papers.theory.claim import Options, Row, cases, verdict
 from papers.theory.lipschitz import running_norm
 from papers.theory.models import through_norm
-from papers.theory.trained import trained_sites
+from papers.theory.trained import power_norm_sites
 
 MAY_LACK = ("nu", "nu_bound")
 
@@ -39,7 +38,7 @@ LIMITS = {f"{1 / (1 - alpha):.0f}": 1 / (1 - alpha) for alpha in ALPHAS}
 CASE = ("model", "norm", "layer_scale", "tokens", "placement")
 
 
-def of_x_hat(x_hat: Tensor) -> Row:
+def measured_x_hat(x_hat: Tensor) -> Row:
     """Return how far x_hat, (n, C), is from the assumption, by position and by channel."""
     lengths, squares = x_hat.square().sum(dim=-1), x_hat.square().amax(dim=0)
     row: Row = {
@@ -71,7 +70,7 @@ def nu_bound(x_hats: Sequence[Tensor], gs: Sequence[Tensor], alpha: float) -> fl
     return (1 - alpha) * (c6 + k * c1 * c2) * math.sqrt(len(average))
 
 
-def x_hat_of(norm: Norm, x: Tensor) -> Tensor:
+def normalized(norm: Norm, x: Tensor) -> Tensor:
     """Return x_hat of a norm in training, (n, C) in float64; the norm itself is not changed."""
     alone: Any = copy.deepcopy(norm).double().train()
     with torch.no_grad():
@@ -86,7 +85,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
         for groups in (0, 1):
             norm = build_norm("powernorm-v", at.x.size(-1), layer_scale_groups=groups)
             of_norm = {"model": "start", "norm": "powernorm-v", "layer_scale": groups}
-            yield {**of_norm, **where, **of_x_hat(x_hat_of(norm, at.x))}
+            yield {**of_norm, **where, **measured_x_hat(normalized(norm, at.x))}
     for where, at_site in options.activations_by_site(placement):
         pn: Any = running_norm(at_site[0].x.size(-1))
         x_hats = [through_norm(pn, at.x, at.g)[1] for at in at_site]
@@ -94,21 +93,17 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
         gs = [at.g for at in at_site]
         bound = {"nu": float(pn.nu.norm()), "nu_bound": nu_bound(x_hats, gs, pn.alpha_bwd)}
         for seed, x_hat in enumerate(x_hats):
-            yield {**row, "seed": seed, **of_x_hat(x_hat), **bound}
+            yield {**row, "seed": seed, **measured_x_hat(x_hat), **bound}
 
 
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure x_hat, and nu of PN, at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
         batches: dict[str, list[tuple[Row, Tensor, Tensor, Any]]] = {}
-        for each in trained_sites(path, options.data):
-            if isinstance(each.norm, (PowerNorm, PowerNormV)):
-                gain: Any = each.norm.weight
-                row: Row = {"model": f"{each.updates} updates", "norm": each.norm_type}
-                row |= {"layer_scale": each.norm.layer_scale_groups, "tokens": "real"}
-                row |= {"placement": each.placement, "seed": each.batch, "site": each.at.site}
-                x_hat, g = x_hat_of(each.norm, each.at.x), each.at.g * gain.detach().double()
-                batches.setdefault(each.at.site, []).append((row, x_hat, g, each.norm))
+        for row, each in power_norm_sites(path, options.data):
+            gain: Any = each.norm.weight
+            x_hat, g = normalized(each.norm, each.at.x), each.at.g * gain.detach().double()
+            batches.setdefault(each.at.site, []).append((row, x_hat, g, each.norm))
         for at_site in batches.values():
             rows, x_hats, gs, norms = zip(*at_site)
             bound: Row = {}
@@ -116,7 +111,7 @@ def measure_once(options: Options) -> Iterator[Row]:
                 nu = float(norms[0].nu.norm())  # as the run left it
                 bound = {"nu": nu, "nu_bound": nu_bound(x_hats, gs, norms[0].alpha_bwd)}
             for row, x_hat in zip(rows, x_hats):
-                yield {**row, **of_x_hat(x_hat), **bound}
+                yield {**row, **measured_x_hat(x_hat), **bound}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:

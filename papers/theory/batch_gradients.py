@@ -29,14 +29,14 @@ GAINS = 0.5, 1.5
 """The range of the gain, drawn per channel; with a gain of 1, Eq. 3 and 6 would hold."""
 
 
-def of_batch_norm(x: Tensor, g: Tensor) -> Tensor:
+def batch_norm_gradient(x: Tensor, g: Tensor) -> Tensor:
     """Return dL/dx by Lemma 2. x, g: (n, C)."""
     sigma = x.var(dim=0, correction=0).sqrt()
     x_hat = (x - x.mean(dim=0)) / sigma
     return (g - g.mean(dim=0) - x_hat * (g * x_hat).mean(dim=0)) / sigma
 
 
-def of_pn_v(x: Tensor, g: Tensor) -> Tensor:
+def pn_v_gradient(x: Tensor, g: Tensor) -> Tensor:
     """Return dL/dx by Lemma 3. x, g: (n, C)."""
     psi = x.square().mean(dim=0).sqrt()
     x_hat = x / psi
@@ -44,8 +44,8 @@ def of_pn_v(x: Tensor, g: Tensor) -> Tensor:
 
 
 LEMMAS: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "batchnorm": ("Lemma 2", "Eq. 3", of_batch_norm),
-    "powernorm-v": ("Lemma 3", "Eq. 6", of_pn_v),
+    "batchnorm": ("Lemma 2", "Eq. 3", batch_norm_gradient),
+    "powernorm-v": ("Lemma 3", "Eq. 6", pn_v_gradient),
 }
 """The lemma and the equation for each norm, and the gradient that they state."""
 

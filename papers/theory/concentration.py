@@ -47,15 +47,15 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
     for batches in options.batches_of(placement):
         seeds = options.seeds_of(placement)
         draws = torch.cat([last_layer(options, batches, placement, seed) for seed in seeds])
-        yield from shares_of(draws, options.dim, tokens=batches.kind, x=placement)
+        yield from share_rows(draws, options.dim, tokens=batches.kind, x=placement)
 
 
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure shares of a chi-square distribution with d degrees of freedom."""
-    return shares_of(chi_square(options.dim), options.dim, tokens="none", x=CHI_SQUARE)
+    return share_rows(chi_square(options.dim), options.dim, tokens="none", x=CHI_SQUARE)
 
 
-def shares_of(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
+def share_rows(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
     """Yield the share outside and its bound, for each eps."""
     for eps in EPSILONS:
         yield {

@@ -90,7 +90,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         post, theory = row["placement"] == "post", row["stack"] == "simplified"
         row["stack"] = STACKS[row["stack"]]
         if theory and not post:
-            row |= of_large_layers(some)
+            row |= judge_upper_layers(some)
         else:
             row |= near_verdict(PAPER[row["placement"]], factor(some), NEAR, at_most=post)
         growth = some["cross_sum"].mean()
@@ -102,7 +102,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         yield row
 
 
-def of_large_layers(frame: pd.DataFrame) -> Row:
+def judge_upper_layers(frame: pd.DataFrame) -> Row:
     """Judge whether the factor of the upper layers is decidedly below that of the lower half."""
     layers = int(frame["layer"].max())
     first, half = 2 * layers // 3 + 1, layers // 2

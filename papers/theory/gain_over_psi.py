@@ -25,11 +25,9 @@ from torch import Tensor
 
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.base.rms_prescale import rms_prescale
-from norm_plugin.norms.power_norm import PowerNorm
-from norm_plugin.norms.power_norm_v import PowerNormV
 from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import through_norm
-from papers.theory.trained import trained_sites
+from papers.theory.trained import power_norm_sites
 
 EPS = 1e-5
 PN_V = "powernorm-v"
@@ -62,7 +60,7 @@ def ratios(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> tuple[Tensor, fl
     return gain.abs() / psi, float(error.max())
 
 
-def of_site(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> Row:
+def summary(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> Row:
     """Return the numbers of one norm in one batch."""
     ratio, error = ratios(x, dy, gain, groups)
     return {
@@ -79,21 +77,16 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
     for where, at in options.activations(placement):
         for groups in (0, 1):
             row: Row = {"model": "start", "norm": PN_V, "layer_scale": groups, **where}
-            yield {**row, **of_site(at.x, at.g, torch.ones_like(at.x[0]), groups)}
+            yield {**row, **summary(at.x, at.g, torch.ones_like(at.x[0]), groups)}
 
 
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
-        for each in trained_sites(path, options.data):
-            if not isinstance(each.norm, (PowerNorm, PowerNormV)):
-                continue
-            row: Row = {"model": f"{each.updates} updates", "norm": each.norm_type}
-            row |= {"layer_scale": each.norm.layer_scale_groups, "tokens": "real"}
-            row |= {"placement": each.placement, "seed": each.batch, "site": each.at.site}
+        for row, each in power_norm_sites(path, options.data):
             gain: Any = each.norm.weight
-            of_norm = of_site(each.at.x, each.at.g, gain.detach().double(), row["layer_scale"])
-            yield {**row, **of_norm}
+            gamma = gain.detach().double()
+            yield {**row, **summary(each.at.x, each.at.g, gamma, row["layer_scale"])}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:

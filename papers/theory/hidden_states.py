@@ -80,11 +80,11 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
         place = case.pop("place")
         if bounds := LEMMA.get((case["placement"], place)):
             case["x"] = PLACES[place]
-            check = of_equality if bounds.lower == bounds.upper else of_bounds
+            check = judge_equality if bounds.lower == bounds.upper else judge_bounds
             yield from ({**case, **row} for row in check(some, bounds))
 
 
-def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
+def judge_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Judge whether each layer is within the bounds; rows of the first, the last and violations."""
     samples = by_layer(frame)
     within = {layer: _touches(sample, *bounds.at(layer)) for layer, sample in samples.items()}
@@ -102,7 +102,7 @@ def _touches(sample: Sample, low: float, high: float) -> bool:
     return least <= high and most >= low
 
 
-def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
+def judge_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Judge whether the mean over layers is what the lemma says, and the range of single layers."""
     pooled = describe(frame.groupby("seed")["squared_length"].mean())
     length, _ = bounds.lower

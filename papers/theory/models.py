@@ -263,10 +263,10 @@ def full(placement: str, layers: int, dim: int, batches: Batches, seed: int) -> 
         source_dictionary=batches.source_words, target_dictionary=batches.target_words
     )
     model: Any = NormTransformerModel.build_model(args, task)
-    return of_model(model.train(), batches.draw(seed), batches.target_words.pad())
+    return translation_setting(model.train(), batches.draw(seed), batches.target_words.pad())
 
 
-def of_model(model: Any, batch: Batch, pad: int) -> Setting:
+def translation_setting(model: Any, batch: Batch, pad: int) -> Setting:
     """Return a translation model of fairseq with a batch."""
 
     def run() -> tuple[Tensor, list[Tensor]]:
@@ -390,7 +390,7 @@ def activations_of(model: Any, batch: Batch, source_pad: int, target_pad: int) -
         inputs[path], outputs[path] = args[0].detach(), output
 
     handles = [norm.register_forward_hook(partial(collect, path)) for path, norm in norms.items()]
-    loss = of_model(model, batch, target_pad).mean_loss()
+    loss = translation_setting(model, batch, target_pad).mean_loss()
     for handle in handles:
         handle.remove()
     gradients = torch.autograd.grad(loss, [outputs[path] for path in norms])

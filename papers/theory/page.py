@@ -45,7 +45,7 @@ def origin(command: str, options: Options) -> Row:
         "seeds": options.seeds,
     }
     if options.data is not None:
-        settings["data"] = name_of(options.data)
+        settings["data"] = corpus_name(options.data)
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -55,7 +55,7 @@ def origin(command: str, options: Options) -> Row:
     }
 
 
-def name_of(data: Path) -> str:
+def corpus_name(data: Path) -> str:
     """Return a corpus's name and checksum from its manifest, or else the name of the folder."""
     path = data.parent / "manifest.json"
     manifest = read_json(path) if path.is_file() else {}

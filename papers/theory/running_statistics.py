@@ -23,7 +23,7 @@ from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from papers.theory.claim import Options, Row, cases, verdict
-from papers.theory.models import batch_of, of_model
+from papers.theory.models import batch_of, translation_setting
 from papers.theory.trained import without_dropout
 
 CASE = ("norm", "updates", "data")
@@ -34,10 +34,10 @@ BATCHES = 32
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure the loss with both statistics, in batches of the training and validation data."""
     for path in options.checkpoints:
-        yield from of_checkpoint(path, options.data)
+        yield from measure_checkpoint(path, options.data)
 
 
-def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
+def measure_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
     """Yield the rows of one checkpoint; without ``data``, on the data of its training.
 
     Raises:
@@ -53,7 +53,7 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
                 own = copy.deepcopy(model).train(training)  # whose running statistics it updates
                 without_dropout(own)
                 with torch.no_grad():
-                    loss = of_model(own, batch_of(sample), pad).mean_loss()
+                    loss = translation_setting(own, batch_of(sample), pad).mean_loss()
                 losses[statistics] = float(loss) / math.log(2)
             row = {"norm": str(model.cfg.norm_type), "updates": num_updates(state), "data": name}
             yield {**row, "seed": seed, **losses}

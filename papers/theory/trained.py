@@ -15,6 +15,9 @@ from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.norms import Norm
+from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm_v import PowerNormV
+from papers.theory.claim import Row
 from papers.theory.models import Activations, activations_of, batch_of
 
 BATCHES = 8
@@ -66,6 +69,16 @@ def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
         for at in activations_of(model, batch_of(sample), *pads):
             norm = cast(Norm, before[at.site])
             yield TrainedSite(norm, at, norm_type, placement, updates, batch)
+
+
+def power_norm_sites(path: Path, data: Path | None) -> Iterator[tuple[Row, TrainedSite]]:
+    """Yield those of :func:`trained_sites` that are PN or PN-V, with the columns that name each."""
+    for each in trained_sites(path, data):
+        if isinstance(each.norm, (PowerNorm, PowerNormV)):
+            row: Row = {"model": f"{each.updates} updates", "norm": each.norm_type}
+            row |= {"layer_scale": each.norm.layer_scale_groups, "tokens": "real"}
+            row |= {"placement": each.placement, "seed": each.batch, "site": each.at.site}
+            yield row, each
 
 
 def without_dropout(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 from norm_plugin.io.command_line import CommandError
 from papers.theory.claim import Options, Row, verdict
 from papers.theory.every_layer import PAPER, factor
-from papers.theory.models import batch_of, layer_gradients, of_model
+from papers.theory.models import batch_of, layer_gradients, translation_setting
 from papers.theory.trained import read_trained
 
 CASE = ("placement", "stack", "norm", "updates", "checkpoint")
@@ -28,10 +28,10 @@ STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure the gradient of W^2 of each layer of each checkpoint, in its first batches."""
     for path in options.checkpoints:
-        yield from of_checkpoint(path, options.data)
+        yield from measure_checkpoint(path, options.data)
 
 
-def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
+def measure_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
     """Yield the rows of one checkpoint; it raises as :func:`read_trained`."""
     model, task, updates, batches = read_trained(path, data)
     if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
@@ -42,7 +42,7 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
         for number, layer in enumerate(getattr(model, side).layers, start=1)
     ]
     for seed, sample in enumerate(batches):
-        setting = of_model(model, batch_of(sample), task.target_dictionary.pad())
+        setting = translation_setting(model, batch_of(sample), task.target_dictionary.pad())
         gradients = layer_gradients([layer for *_, layer in layers], setting.mean_loss())
         for (side, number, _), gradient in zip(layers, gradients):
             yield {

@@ -196,7 +196,7 @@ def known_intervals() -> set[tuple[str, ...]]:
     names = ("difference", "difference_low", "difference_high")
     known = {form for row in found for form in forms(*(row[name] for name in names))}
     for each in (each for name in DECLARED["across"] for each in declared_across(name)):
-        test = compare_across(each, RESULTS).test
+        test, _ = compare_across(each, RESULTS)
         known |= forms(test.mean, *test.interval)
     tables = {name: outcome_tables(read_named(name, RESULTS)) for name in STUDIES}
     groups = [*((name,) for name in STUDIES), TOGETHER]

@@ -23,18 +23,18 @@ from papers.verdicts import (
     TITLES,
     Measured,
     Outcome,
+    claim_verdict,
     declared_rows,
+    experiment_verdict,
     judge,
     judged,
+    judged_differences,
     judged_row,
+    measure_example,
     measured,
-    of_differences,
-    of_example,
-    on_claim,
-    on_experiment,
-    on_statement,
-    sized,
+    statement_verdict,
     verdict_counts,
+    with_size,
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "studies"
@@ -70,16 +70,20 @@ def the_test(paper, kind, **wanted):
     ],
 )
 def test_only_the_papers_own_setting_reproduces_or_contradicts(outcome, own, other):
-    assert (on_experiment(outcome, True), on_experiment(outcome, False)) == (own, other)
+    assert (experiment_verdict(outcome, True), experiment_verdict(outcome, False)) == (own, other)
 
 
 def test_several_measurements_of_a_claim_have_one_verdict():
-    assert on_claim(["differs here", "differs here"]) == "differs here"
-    assert on_claim(["differs here", "undecided"]) == "mixed"
-    assert on_statement([AGREES, AGREES]) == "holds"
-    assert on_statement([OPPOSITE]) == "fails"
-    assert on_statement([AGREES, OPPOSITE]) == on_statement([Outcome.MIXED]) == "holds in part"
-    assert on_statement([OPEN]) == "not measured"
+    assert claim_verdict(["differs here", "differs here"]) == "differs here"
+    assert claim_verdict(["differs here", "undecided"]) == "mixed"
+    assert statement_verdict([AGREES, AGREES]) == "holds"
+    assert statement_verdict([OPPOSITE]) == "fails"
+    assert (
+        statement_verdict([AGREES, OPPOSITE])
+        == statement_verdict([Outcome.MIXED])
+        == "holds in part"
+    )
+    assert statement_verdict([OPEN]) == "not measured"
 
 
 def row_of(monkeypatch, *tests, **more):
@@ -147,7 +151,7 @@ def test_what_an_interval_says_of_a_claim(claim, margin, decided, interval, outc
 def test_a_sign_without_the_size_is_not_the_papers_effect(published, unit, outcome, size):
     claimed = {"claim": "higher", "published": published, **unit}
     found = judge(claimed, "higher", 1, 2)
-    assert found == outcome and sized(claimed, "", found, 1.5) == ("", outcome, size)
+    assert found == outcome and with_size(claimed, "", found, 1.5) == ("", outcome, size)
 
 
 def test_a_published_pair_has_the_sign_of_its_claim():
@@ -262,10 +266,10 @@ def test_spectra_of_two_norms(monkeypatch):
 
 
 def test_a_difference_over_seeds():
-    cells = of_differences([0.1, 0.2, 0.3], {"claim": "lower"}, ".2f")
+    cells = judged_differences([0.1, 0.2, 0.3], {"claim": "lower"}, ".2f")
     mean = statistics.mean([0.1, 0.2, 0.3])
     assert cells == (f"{mean:.2f} (-0.05 to 0.45), n = 3", OPEN, "")
-    assert of_differences([0.1], {"claim": "lower"}, ".2f").text == "0.10, n = 1"
+    assert judged_differences([0.1], {"claim": "lower"}, ".2f").text == "0.10, n = 1"
 
 
 def test_an_order_of_magnitude_is_one_unit_of_the_logarithm():
@@ -326,8 +330,8 @@ def test_a_declared_comparison_of_an_example_is_decided_by_its_corrected_p(tmp_p
             (folder / f"{norm}-seed{seed}.json").write_text(json.dumps(run))
     evidence = {"name": "mnist", "arm": "layernorm", "baseline": "none", "claim": "higher"}
     # p 0.0091 times seven; its interval alone, 0.35 to 0.85, would decide
-    open_ = of_example(evidence, tmp_path / "studies")
+    open_ = measure_example(evidence, tmp_path / "studies")
     assert open_ == Measured("+0.60 (+0.35 to +0.85), n = 3, declared", Outcome.OPEN)
     # not declared: by the interval
-    undeclared = of_example(evidence | {"arm": "adanorm"}, tmp_path / "studies")
+    undeclared = measure_example(evidence | {"arm": "adanorm"}, tmp_path / "studies")
     assert undeclared == Measured("+9.60 (+9.35 to +9.85), n = 3", Outcome.SIGN)

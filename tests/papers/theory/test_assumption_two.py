@@ -16,7 +16,7 @@ from papers.theory import assumption_two
 def test_the_assumption_is_counted_by_position_and_by_channel():
     x_hat = torch.zeros(4, 2, dtype=torch.float64)
     x_hat[0], x_hat[1, 0] = torch.tensor([4.0, 3.0]), 3.0
-    row = assumption_two.of_x_hat(x_hat)
+    row = assumption_two.measured_x_hat(x_hat)
     assert (row["channels"], row["mean_length2"]) == (2, pytest.approx(34 / 4))
     assert (row["largest_length2"], row["largest_square"]) == (25, 16)
     assert (row["positions_within_10"], row["positions_within_100"]) == (0.75, 1)
@@ -25,8 +25,8 @@ def test_the_assumption_is_counted_by_position_and_by_channel():
 
 def test_the_mean_length_of_x_hat_is_the_number_of_channels():
     """Whatever the input: so no bound below d can hold for all positions."""
-    x_hat = assumption_two.x_hat_of(build_norm("powernorm-v", 32), 3 * normal(50, 32) + 1)
-    row = assumption_two.of_x_hat(x_hat)
+    x_hat = assumption_two.normalized(build_norm("powernorm-v", 32), 3 * normal(50, 32) + 1)
+    row = assumption_two.measured_x_hat(x_hat)
     assert row["mean_length2"] == pytest.approx(32, rel=1e-4)  # eps = 1e-5 in the root
     assert row["largest_length2"] >= 32
 

@@ -20,7 +20,7 @@ def test_the_share_outside_is_counted():
 
 def test_a_chi_square_stays_within_the_bound_and_a_wide_one_does_not():
     def row_of(draws, n):
-        shares = concentration.shares_of(draws, n, tokens="none", x="x")
+        shares = concentration.share_rows(draws, n, tokens="none", x="x")
         limit, row = verdicts(concentration, shares)
         assert limit["eps = 0.3"] == f"{math.exp(-n * 0.3**2 / 8):.4f}"
         return row
@@ -38,6 +38,6 @@ def test_a_chi_square_stays_within_the_bound_and_a_wide_one_does_not():
 @pytest.mark.parametrize(("far", "holds"), [(12, "yes"), (14, "no")])
 def test_the_share_that_the_paper_found_is_tested_where_its_lemma_is(far, holds):
     draws = torch.tensor([0.5] * (far // 2) + [1.0] * (100 - far) + [1.5] * (far // 2))
-    shares = concentration.shares_of(draws, 512, tokens="random", x="pre")
+    shares = concentration.share_rows(draws, 512, tokens="random", x="pre")
     *_, row = verdicts(concentration, shares)
     assert (row["measured"], row["holds"]) == (f"0.{far}00", holds)

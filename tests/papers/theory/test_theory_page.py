@@ -16,7 +16,7 @@ from norm_plugin.io.command_line import CommandError
 from papers.theory import CLAIMS
 from papers.theory.__main__ import main, report
 from papers.theory.claim import Options, finite_cases
-from papers.theory.page import MADE, block, draw, name_of, read_made, read_measurements
+from papers.theory.page import MADE, block, corpus_name, draw, read_made, read_measurements
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "papers" / "data" / "theory"
@@ -111,7 +111,7 @@ def test_a_case_that_is_not_finite_is_named_and_left_out(name, value, tmp_path):
 def test_a_corpus_is_named_by_the_manifest_beside_it(tmp_path):
     data = tmp_path / "bin"
     data.mkdir()
-    assert name_of(data) == "bin"
+    assert corpus_name(data) == "bin"
     manifest = {"corpus": "toy", "checksum": "0123456789abcdef0123"}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    assert name_of(data) == "toy 0123456789abcdef"
+    assert corpus_name(data) == "toy 0123456789abcdef"

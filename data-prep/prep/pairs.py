@@ -23,7 +23,7 @@ from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, check_count, lines_of, report
 from prep.folder import Counts, DataSpec, make_data_spec
 from prep.stages import RawCorpus
-from prep.text import TOKENIZERS, Limits, TextRules, apply_rules, tidy
+from prep.text import Limits, TextRules, apply_rules, tidy
 from prep.workers import map_chunks
 
 Languages = tuple[str, str]  # source, target
@@ -91,14 +91,14 @@ class Corpus(RawCorpus):
         if args.subword == "sentencepiece":
             # tokenized text has escapes, which the detokenizer would otherwise remove
             return rules._replace(tokenizer="", unescape=not rules.tokenizer)
-        return rules._replace(tokenizer=args.tokenizer, moses_dir=str(args.moses_dir or ""))
+        return rules
 
     def groups(self, languages: Languages) -> list[list[str]]:
         """Return the languages that share a subword model and a dictionary."""
         return [list(languages)] if self.joint else [[language] for language in languages]
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-        """See `RawCorpus.parse`; `tokenizer` is empty if the text is tokenized or stays raw."""
+        """See `RawCorpus.parse`."""
         merges = self.merges or "as many as give the paper's vocabularies"
         parser.add_argument(
             "--merges",
@@ -113,20 +113,6 @@ class Corpus(RawCorpus):
             default=subwords.METHODS[0],
             help="default: %(default)s",
         )
-        parser.set_defaults(tokenizer="", moses_dir=None)
-        if self.rules.tokenizer:
-            parser.add_argument(
-                "--tokenizer",
-                choices=TOKENIZERS,
-                default=TOKENIZERS[0],
-                help="moses runs Moses' Perl scripts, with the same result (default: %(default)s)",
-            )
-            parser.add_argument(
-                "--moses-dir",
-                type=Path,
-                metavar="DIR",
-                help="checkout of Moses, for --tokenizer moses",
-            )
         for flag, language in zip(("--src", "--tgt"), self.languages):
             parser.add_argument(
                 flag, choices=sorted(self.languages), default=language, help="default: %(default)s"
@@ -134,12 +120,6 @@ class Corpus(RawCorpus):
         args = parser.parse_args(argv)
         if args.src == args.tgt:
             parser.error(f"--src and --tgt are both {args.src}; pass two languages")
-        if (args.tokenizer == "moses") != (args.moses_dir is not None):
-            parser.error("--tokenizer moses and --moses-dir DIR need each other")
-        if args.subword == "sentencepiece":
-            args.tokenizer = ""
-        if args.tokenizer == "moses":  # before anything is downloaded
-            apply_rules(["a line"], args.src, self.rules_of("train", args))
         args.languages = (args.src, args.tgt)
         return args
 
@@ -148,7 +128,7 @@ class Corpus(RawCorpus):
             "merges": args.merges or self.types,
             "lowercase": self.rules.lowercase,
             "subword": args.subword,
-            "tokenizer": args.tokenizer or "none",
+            "tokenizer": self.rules_of("train", args).tokenizer or "none",
         }
         return make_data_spec(self.name, args.src, args.tgt, settings, scoring=self.scoring)
 

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-from norm_plugin.io.command_line import CommandError
 
 # Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for character classes.
 ALPHA = r"\p{Alphabetic}"
@@ -100,13 +96,6 @@ def single_spaces(line: str) -> str:
 
 # ---- the rules of a corpus ------------------------------------------------------------------
 
-TOKENIZERS = ("sacremoses", "moses")
-PERL_SCRIPTS = {
-    "normalize": "scripts/tokenizer/normalize-punctuation.perl",
-    "control": "scripts/tokenizer/remove-non-printing-char.perl",
-    "tokenize": "scripts/tokenizer/tokenizer.perl",
-}
-
 
 class TextRules(NamedTuple):
     """The processing of a raw line, in this order; the default only normalizes spaces."""
@@ -115,11 +104,10 @@ class TextRules(NamedTuple):
     unescape: bool = False  # replace &apos; and other escapes of tokenized text
     normalize: str = ""  # normalize punctuation: "perl" as Moses, "sacremoses" as its port
     no_control: bool = False  # replace control characters by spaces
-    tokenizer: str = ""  # one of TOKENIZERS; empty: only normalize spaces
+    tokenizer: str = ""  # "sacremoses"; empty: only normalize spaces
     aggressive: bool = False  # the tokenizer splits a-b into a @-@ b
     no_escapes: bool = False  # undo the escapes of the tokenizer, such as &apos;
     lowercase: bool = False
-    moses_dir: str = ""  # a checkout of Moses, for "moses"
 
 
 WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
@@ -132,45 +120,23 @@ _other_normalizer = lru_cache(MosesPunctNormalizer)
 
 def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
     """Return the lines after processing by `rules`; their number does not change."""
-    perl = rules.tokenizer == "moses"
     if rules.plain_apostrophe:
         lines = [line.replace("’", "'") for line in lines]
     if rules.unescape:
         lines = [html.unescape(line) for line in lines]
     if rules.normalize == "sacremoses":
         lines = [_other_normalizer(language).normalize(line) for line in lines]
-    elif rules.normalize and perl:
-        lines = _run_perl("normalize", rules, lines, language)
     elif rules.normalize:
         lines = [normalize_punctuation(line, language) for line in lines]
-    if rules.no_control and perl:
-        lines = _run_perl("control", rules, lines)
-    elif rules.no_control:  # each becomes a space, as in remove-non-printing-char.perl
+    if rules.no_control:  # each becomes a space, as in remove-non-printing-char.perl
         lines = [CONTROL.sub(" ", line) for line in lines]
-    if perl:
-        options = ["-q", "-l", language, *(["-a"] if rules.aggressive else [])]
-        lines = _run_perl("tokenize", rules, lines, *options)
-    elif rules.tokenizer:
+    if rules.tokenizer:
         lines = [_tokenizer(language).tokenize_line(line, rules.aggressive) for line in lines]
     else:
         lines = [single_spaces(line) for line in lines]
     if rules.no_escapes:
         lines = [html.unescape(line) for line in lines]
     return [lower_case(line) for line in lines] if rules.lowercase else lines
-
-
-def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> list[str]:
-    command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
-    text = "".join(f"{line}\n" for line in lines).encode()
-    completed = subprocess.run(command, input=text, capture_output=True)
-    # split at "\n" only, unlike splitlines
-    result = completed.stdout.decode().split("\n")[:-1]
-    if completed.returncode != 0 or len(result) != len(lines):
-        raise CommandError(
-            f"{' '.join(command)} ended with {completed.returncode} and {len(result):,} lines for "
-            f"{len(lines):,}: {completed.stderr.decode(errors='replace')}"
-        )
-    return result
 
 
 # ---- which pairs are kept -------------------------------------------------------------------

@@ -143,7 +143,6 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
     [
         (["--raw", "nowhere"], 1, ", val.en, val.de, test_2016_flickr.en, test_2016_flickr.de\n"),
         (["--src", "de"], 2, "--src and --tgt are both de; pass two languages\n"),
-        (["--tokenizer", "moses"], 2, "--tokenizer moses and --moses-dir DIR need each other\n"),
     ],
 )
 def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):

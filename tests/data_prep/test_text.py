@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from norm_plugin.io.command_line import CommandError
 from prep.pairs import tokenize_chunk
-from prep.text import PERL_SCRIPTS, Limits, TextRules, apply_rules, tidy
+from prep.text import Limits, TextRules, apply_rules, tidy
 
 MOSES_OUTPUT = json.loads((Path(__file__).parent / "moses_output.json").read_text(encoding="utf-8"))
 PLAIN = TextRules(tokenizer="sacremoses")
@@ -47,39 +45,6 @@ def test_as_the_perl_scripts(name, language, rules):
 )
 def test_the_other_rules(line, language, rules, expected):
     assert apply_rules([line], language, rules) == [expected]
-
-
-# ---- --tokenizer moses --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fake_moses(tmp_path, monkeypatch):
-    """A checkout whose scripts print how they are called; `perl` is the shell."""
-    for name in PERL_SCRIPTS.values():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'sed "s|^|{path.stem} $* > |"\n')
-    (tmp_path / "bin").mkdir()
-    perl = tmp_path / "bin" / "perl"
-    perl.write_text('#!/bin/sh\nexec sh "$@"\n')
-    perl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return tmp_path
-
-
-def test_moses_scripts_are_run_in_their_order(fake_moses):
-    rules = NORMALIZED._replace(tokenizer="moses", moses_dir=str(fake_moses))
-    assert apply_rules(["a\u2028b", ""], "de", rules) == [
-        "tokenizer -q -l de -a > remove-non-printing-char  > normalize-punctuation de > " + end
-        for end in ("a\u2028b", "")
-    ]
-
-
-def test_moses_that_loses_a_line_is_an_error(fake_moses):
-    (fake_moses / PERL_SCRIPTS["tokenize"]).write_text("sed 1d; echo broken >&2")
-    rules = PLAIN._replace(tokenizer="moses", moses_dir=str(fake_moses))
-    with pytest.raises(CommandError, match=r"ended with 0 and 1 lines for 2: broken"):
-        apply_rules(["a", "b"], "en", rules)
 
 
 # ---- which pairs are kept, by the borders in the source of clean-corpus-n.perl ------------------

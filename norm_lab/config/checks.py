@@ -25,11 +25,11 @@ from norm_lab.run.flags import (
     GENERATION,
     NAME_FLAGS,
     Configuration,
-    flag_of,
     kept_checkpoints,
     training_flags,
 )
 from norm_lab.run.record import placement_name
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.stored_settings import PROGRAMS, is_data
 from norm_plugin.io.user_dirs import PACKAGE as PLUGIN

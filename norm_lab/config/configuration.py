@@ -34,7 +34,6 @@ from norm_lab.run.flags import (
     Configuration,
     averaging_flags,
     check_precision_on_cpu,
-    flag_of,
     generation_flags,
     training_flags,
 )
@@ -44,6 +43,7 @@ from norm_plugin.declarations.flags import (
     NORM_TYPE,
     PLACEMENT,
     VALUES,
+    flag_of,
     option_field,
 )
 from norm_plugin.declarations.option import NormDeclaration

@@ -14,7 +14,8 @@ from typing import Any, NoReturn, get_type_hints
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_lab.run.flags import NAME_FLAGS, Configuration, flag_of, training_flags
+from norm_lab.run.flags import NAME_FLAGS, Configuration, training_flags
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError
 
 RUN_OPTIONS = {

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
-from norm_lab.run.flags import Configuration, evaluation_flags, flag_of
+from norm_lab.run.flags import Configuration, evaluation_flags
 from norm_plugin.checkpoints.evaluate_lm import Evaluation, run
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError, DivergedError
 from norm_plugin.io.files import read_json
 

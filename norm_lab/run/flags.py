@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError
 
 LOGGING = (
@@ -91,8 +92,3 @@ def _group_flags(group: str, config: Configuration) -> list[str]:
         elif value is not None and value != MISSING:
             flags += [flag_of(key), str(value)]
     return flags
-
-
-def flag_of(key: str) -> str:
-    """Return the flag of a setting: ``--max-tokens`` for ``max_tokens``."""
-    return "--" + key.replace("_", "-")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from norm_lab.run.flags import flag_of
+from norm_plugin.declarations.flags import flag_of
 
 Value = Any
 """The value of a setting: None, a truth value, a number, text, or a list of these."""

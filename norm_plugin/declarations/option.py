@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from norm_plugin.declarations.flags import flag_of, option_field
+
 OptionValue = int | float | str
 VARIANT, PAPER, RELEASED = "variant", "paper", "released"
 SWITCH = {"on", "off"}
@@ -56,7 +58,7 @@ class Option:
     @property
     def flag(self) -> str:
         """The command-line flag: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
-        return "--norm-" + self.name.replace("_", "-")
+        return flag_of(option_field(self.name))
 
     @property
     def type_name(self) -> str:

@@ -14,6 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
+from norm_plugin.declarations.flags import (
+    CHOICES,
+    NORM_TYPE,
+    PLACEMENT,
+    VALUES,
+    flag_of,
+    option_field,
+)
 from norm_plugin.declarations.option import (
     RELEASED,
     VARIANT,
@@ -25,11 +33,6 @@ from norm_plugin.declarations.option import (
 from norm_plugin.norms.base.contract import Norm
 
 NormClass = TypeVar("NormClass", bound=type[Norm])
-RESERVED_OPTIONS = re.compile(
-    "(type|placement)(_.*)?|init|embedding|kernels|nan_check|record(_file|_sites)?"
-    "|qkv_scope|ghost_batch_tokens|allow_mismatch"
-)
-"""Names that no option may have, since ``--norm-NAME`` is another flag of the models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +176,8 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
     for parameter in inspect.signature(cls.__init__).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
-        if RESERVED_OPTIONS.fullmatch(parameter.name):
-            flag = "--norm-" + parameter.name.replace("_", "-")
+        if is_reserved(parameter.name):
+            flag = flag_of(option_field(parameter.name))
             raise ValueError(
                 f"{cls.__name__}: option {parameter.name!r} would have the flag {flag}, which has "
                 "another meaning in the models; give the option another name"
@@ -188,6 +191,13 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
         explained = helps.get(parameter.name, "")
         options.append(Option(parameter.name, kind, parameter.default, explained, choices))
     return tuple(options)
+
+
+def is_reserved(option: str) -> bool:
+    """Return whether the flag of an option of this name is another flag of the models."""
+    key = option_field(option)
+    sites = key.startswith((f"{NORM_TYPE}_", f"{PLACEMENT}_"))
+    return sites or key in (NORM_TYPE, *CHOICES, *VALUES)
 
 
 def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, ...]]:

@@ -18,40 +18,19 @@ def average_parser() -> Parser:
         description="Average the weights of several checkpoints of one run.",
         example="norm-plugin average --inputs checkpoints --last-epochs 5 --output averaged.pt",
     )
-    parser.add_argument(
-        "--inputs",
-        nargs="+",
-        type=existing,
-        required=True,
-        metavar="PATH",
-        help="one checkpoint folder, or the files to average",
-    )
-    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
-    last = parser.add_mutually_exclusive_group()
-    last.add_argument(
-        "--last-epochs",
-        type=at_least(1),
-        metavar="N",
-        help="average the last N of checkpoint<EPOCH>.pt in the folder",
-    )
-    last.add_argument(
-        "--last-updates",
-        type=at_least(1),
-        metavar="N",
-        help="average the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
-    )
-    parser.add_argument(
-        "--upper-bound",
-        type=at_least(1),
-        metavar="N",
-        help="exclude epochs or updates after this number",
-    )
-    parser.add_argument(
-        "--running-stats",
-        choices=MODES,
-        default="average",
-        help="running statistics of the norms: their mean (default), or those of the newest input",
-    )
+    add = parser.add_argument
+    text = "one checkpoint folder, or the files to average"
+    add("--inputs", nargs="+", type=existing, required=True, metavar="PATH", help=text)
+    add("--output", type=Path, required=True, help="the checkpoint to write")
+    last = parser.add_mutually_exclusive_group().add_argument
+    text = "average the last N of checkpoint<EPOCH>.pt in the folder"
+    last("--last-epochs", type=at_least(1), metavar="N", help=text)
+    text = "average the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder"
+    last("--last-updates", type=at_least(1), metavar="N", help=text)
+    text = "exclude epochs or updates after this number"
+    add("--upper-bound", type=at_least(1), metavar="N", help=text)
+    text = "running statistics of the norms: their mean (default), or those of the newest input"
+    add("--running-stats", choices=MODES, default="average", help=text)
     add_user_dir(parser)
     return parser
 
@@ -63,14 +42,11 @@ def fold_parser() -> Parser:
         description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
         example="norm-plugin fold averaged.pt --output folded.pt",
     )
-    parser.add_argument("checkpoint", type=existing, metavar="CHECKPOINT", help="the input")
-    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
-    parser.add_argument(
-        "--data",
-        type=existing,
-        metavar="DIR",
-        help="the binarized data, for its dictionaries (default: the folder of the run)",
-    )
+    add = parser.add_argument
+    add("checkpoint", type=existing, metavar="CHECKPOINT", help="the input")
+    add("--output", type=Path, required=True, help="the checkpoint to write")
+    text = "the binarized data, for its dictionaries (default: the folder of the run)"
+    add("--data", type=existing, metavar="DIR", help=text)
     add_user_dir(parser)
     return parser
 

@@ -171,21 +171,14 @@ def run(argv: Sequence[str]) -> Evaluation:
         description="Predict the labels of a split, and print the accuracy.",
         example="norm-plugin predict work/data/rte/bin --path checkpoints/checkpoint_best.pt",
     )
-    parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the binarized data")
-    parser.add_argument("--path", type=Path, required=True, metavar="FILE", help="a checkpoint")
-    parser.add_argument(
-        "--gen-subset", default="test", metavar="SPLIT", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--calibrate",
-        metavar="SPLIT",
-        help="also print the loss on this split, without and with temperature scaling",
-    )
-    parser.add_argument(
-        "--fold-norms",
-        action="store_true",
-        help="fold norms with running statistics into the linear maps that follow, where possible",
-    )
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA", help="the folder of the binarized data")
+    add("--path", type=Path, required=True, metavar="FILE", help="a checkpoint")
+    add("--gen-subset", default="test", metavar="SPLIT", help="default: %(default)s")
+    text = "also print the loss on this split, without and with temperature scaling"
+    add("--calibrate", metavar="SPLIT", help=text)
+    text = "fold norms with running statistics into the linear maps that follow, where possible"
+    add("--fold-norms", action="store_true", help=text)
     from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 
     add_user_dir(parser)

@@ -40,14 +40,18 @@ def set_missing(args: Any, **values: Any) -> None:
         setattr(args, name, getattr(args, name, value))
 
 
+def set_size(args: Any, side: str, **sizes: int) -> None:
+    """Set those ``sizes`` of a stack that ``args`` lacks: ``embed_dim``, ``layers`` and so on."""
+    set_missing(args, **{f"{side}_{name}": size for name, size in sizes.items()})
+
+
 def multi30k_tiny(args: Any) -> None:
     """Set Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads.
 
     fairseq's ``transformer_tiny`` is another model: 2+2 layers, 64 channels, FFN 64, 2 heads.
     """
-    size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
     for side in ("encoder", "decoder"):
-        set_missing(args, **{f"{side}_{name}": value for name, value in size.items()})
+        set_size(args, side, embed_dim=128, ffn_embed_dim=256, layers=4, attention_heads=4)
     stock.base_architecture(args)
 
 
@@ -59,8 +63,7 @@ def lm_char(args: Any) -> None:
     The placement is pre-norm. The initial weights are fairseq's; ``--norm-init nanogpt`` with
     ``--no-scale-embedding`` draws nanoGPT's.
     """
-    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
-    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_size(args, "decoder", embed_dim=128, ffn_embed_dim=512, layers=6, attention_heads=4)
     set_missing(
         args,
         activation_fn="gelu",

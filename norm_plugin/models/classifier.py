@@ -22,7 +22,7 @@ from fairseq.models.transformer import transformer_legacy as stock
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from norm_plugin.models.architectures import register, set_missing
+from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.stacks import NormTransformerEncoder
@@ -159,8 +159,7 @@ def rt_architecture(args: Any) -> None:
     It has 4 layers, 128 channels, pre-norm and a dropout of 0.2. The paper does not give the rest:
     FFN 256 and 4 heads are those of Transformer-Tiny (Wu et al. 2021), which has the same width.
     """
-    size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
-    set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})
+    set_size(args, "encoder", embed_dim=128, ffn_embed_dim=256, layers=4, attention_heads=4)
     set_missing(args, encoder_normalize_before=True, dropout=0.2)
     base_architecture(args)
 

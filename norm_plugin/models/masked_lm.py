@@ -17,7 +17,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import nn
 
 from norm_plugin.declarations.flags import EMBEDDING, flag_of
-from norm_plugin.models.architectures import register, set_missing, stock_architectures
+from norm_plugin.models.architectures import register, set_size, stock_architectures
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM
 from norm_plugin.models.initialization import initialize, initialize_embeddings
@@ -91,8 +91,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
 
 def tiny(args: Any) -> None:
     """Set 2 layers, 64 channels, FFN 128, 2 heads: to try pre-training and fine-tuning."""
-    size = {"embed_dim": 64, "ffn_embed_dim": 128, "layers": 2, "attention_heads": 2}
-    set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})
+    set_size(args, "encoder", embed_dim=64, ffn_embed_dim=128, layers=2, attention_heads=2)
     stock.base_architecture(args)
 
 

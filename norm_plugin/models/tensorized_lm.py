@@ -40,7 +40,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from norm_plugin.declarations.flags import flag_of
-from norm_plugin.models.architectures import register, set_missing
+from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.plan import LayerPlan
@@ -260,8 +260,8 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
 
 def base_architecture(args: Any) -> None:
     """Set the public code's sizes on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
-    size = {"embed_dim": 256, "ffn_embed_dim": 2100, "layers": 3, "attention_heads": 1}
-    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()}, dropout=0.3)
+    set_size(args, "decoder", embed_dim=256, ffn_embed_dim=2100, layers=3, attention_heads=1)
+    set_missing(args, dropout=0.3)
     set_defaults(args, SETTINGS)
 
 
@@ -280,8 +280,7 @@ def wikitext103_architecture(args: Any) -> None:
 
 def char_architecture(args: Any) -> None:
     """Set a model of characters for a CPU: 3 layers of 128, R 32, FFN 512, no dropout."""
-    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 3}
-    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_size(args, "decoder", embed_dim=128, ffn_embed_dim=512, layers=3)
     set_missing(args, rank=32, dropout=0.0)
     base_architecture(args)
 

@@ -37,7 +37,7 @@ from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from norm_plugin.models.architectures import register, set_missing
+from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.plan import LayerPlan
@@ -320,8 +320,7 @@ def base_architecture(args: Any) -> None:
 
 def char_architecture(args: Any) -> None:
     """Set a model of characters for a CPU: that of ``norm_transformer_lm_char``, memory 64."""
-    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
-    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_size(args, "decoder", embed_dim=128, ffn_embed_dim=512, layers=6, attention_heads=4)
     set_missing(args, dropout=0.0, mem_len=64)
     base_architecture(args)
 

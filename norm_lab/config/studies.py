@@ -393,12 +393,12 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
     """
     hypotheses = set()
     for each in study.primary:
-        ours, theirs = (
+        arm_seeds, baseline_seeds = (
             set.intersection(*(find_arm(n, seeds, f"{study.path}: primary") for n in terms(side)))
             for side in (each.arm, each.baseline)
         )
         where = f"{study.path}: {each.arm} minus {each.baseline}"
-        if each.paired and not ours & theirs:
+        if each.paired and not arm_seeds & baseline_seeds:
             raise CommandError(
                 f"{where} is paired, but the arms have no seed in common; give both the same "
                 "seeds, or declare paired: false"

@@ -90,7 +90,7 @@ def write_run(spec: RunSpec) -> None:
     make_folder(spec.folder, "--work")
     with hold_lock(spec.folder, "the same run"):
         status = read_status(spec.folder)
-        other = _other_training(spec, status)
+        other = find_other_training(spec, status)
         if other is not None:
             write_status(spec.folder, replace(status, state=FAILED, stage="", reason=str(other)))
             raise other
@@ -98,21 +98,21 @@ def write_run(spec: RunSpec) -> None:
         write_text(spec.folder / RUN_FILE, f"{text}\n")
 
 
-def _other_training(spec: RunSpec, status: Status) -> CommandError | None:
+def find_other_training(spec: RunSpec, status: Status) -> CommandError | None:
     """Return the error of a run whose folder has the checkpoints of another training, or None."""
     if (spec.folder / "stages").is_dir():
-        return of_other_training(spec, "an earlier version of norm_lab")
+        return error_of_other_training(spec, "an earlier version of norm_lab")
     if "train" not in status.stages:
         return None
     before = RunSpec.read(spec.folder)
     changed = changed_sources(before.sources, spec.sources)
     if changed:
-        return of_other_training(spec, f"another version of {', '.join(changed)}")
+        return error_of_other_training(spec, f"another version of {', '.join(changed)}")
     same = training_flags(before.settings) == training_flags(spec.settings)
-    return None if same else of_other_training(spec, OTHER)
+    return None if same else error_of_other_training(spec, OTHER)
 
 
-def of_other_training(spec: RunSpec, of: str) -> CommandError:
+def error_of_other_training(spec: RunSpec, of: str) -> CommandError:
     """Return the error of a run whose folder has the checkpoints of another training."""
     return CommandError(
         f"{spec.checkpoints} is of {of}; remove {spec.folder}, or choose another --work"
@@ -175,10 +175,10 @@ class Execution:
         begun = self.records.get("train") or Record(stage.key, device=device)
         log = self.spec.log_of("train")
         if begun.key != stage.key:
-            raise of_other_training(self.spec, OTHER)
+            raise error_of_other_training(self.spec, OTHER)
         if begun.device != device:
             of = f"a training on the {begun.device}, not the {device}"
-            raise of_other_training(self.spec, of)
+            raise error_of_other_training(self.spec, of)
         if begun.diverged and not self.retry:
             raise RunFailedError("train", begun.diverged, log, state=DIVERGED)
         self.records = {"train": replace(begun, done=False, diverged="")}

@@ -235,11 +235,11 @@ def score_log(
                 f"fairseq-generate printed '{log.printed}', but its sentences give '{computed}'"
             )
     if form.compound_split:
-        theirs = [split_compounds(line) for line in log.references]
-        ours = [split_compounds(line) for line in log.hypotheses]
+        split_references = [split_compounds(line) for line in log.references]
+        split_hypotheses = [split_compounds(line) for line in log.hypotheses]
         scores["compound_split"] = {
-            **bleu4_parts(fairseq_bleu(theirs, ours)),
-            "exact": exact_bleu(theirs, ours)["score"],
+            **bleu4_parts(fairseq_bleu(split_references, split_hypotheses)),
+            "exact": exact_bleu(split_references, split_hypotheses)["score"],
             "label": label("fairseq BLEU4 on tokens after BPE removal, compounds split"),
         }
     what, hypotheses = "sacrebleu on detokenized text", plain_hypotheses(log, form)

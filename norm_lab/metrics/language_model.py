@@ -78,7 +78,7 @@ class LanguageModelLoss(Metric):
             )
         return {
             self.headline: {
-                "score": round(self.of_bits(round(evaluation.bits, 4)), 4),
+                "score": round(self.from_bits(round(evaluation.bits, 4)), 4),
                 "label": "; ".join(
                     (
                         f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
@@ -95,7 +95,7 @@ class LanguageModelLoss(Metric):
         return [(window.tokens, round(window.bits, 4)) for window in windows]
 
     @abstractmethod
-    def of_bits(self, bits: float) -> float:
+    def from_bits(self, bits: float) -> float:
         """Return the score for a loss of ``bits`` per token."""
 
 
@@ -118,7 +118,7 @@ class Perplexity(LanguageModelLoss):
         loss = {**score, "score": bits, "label": self.losses["test_loss"]}
         return {self.headline: score, "test_loss": loss}
 
-    def of_bits(self, bits: float) -> float:
+    def from_bits(self, bits: float) -> float:
         try:
             return float(2**bits)
         except OverflowError as error:
@@ -139,7 +139,7 @@ class BitsACharacter(LanguageModelLoss):
     score_unit = title
     loss_unit = "bits per character"
 
-    def of_bits(self, bits: float) -> float:
+    def from_bits(self, bits: float) -> float:
         return bits
 
 
@@ -151,5 +151,5 @@ class NatsACharacter(BitsACharacter):
     columns = {"loss": title}
     score_unit = title
 
-    def of_bits(self, bits: float) -> float:
+    def from_bits(self, bits: float) -> float:
         return bits * math.log(2)

@@ -220,8 +220,8 @@ def curve_differences(
     tables = [points.iloc[:0]]
     for arm, baseline in pairs:
         if arm != baseline:
-            ours, theirs = (points[points["arm"] == name] for name in (arm, baseline))
-            both = ours.merge(theirs[[*POINT, "loss"]], on=POINT, suffixes=("", "_of_baseline"))
+            own, others = (points[points["arm"] == name] for name in (arm, baseline))
+            both = own.merge(others[[*POINT, "loss"]], on=POINT, suffixes=("", "_of_baseline"))
             tables.append(both.assign(loss=both["loss"] - both["loss_of_baseline"]))
     return mean_curves(pd.concat(tables, ignore_index=True), test_to_train)
 
@@ -266,14 +266,14 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
         return None
     baselines, looks = dict(study.pairs), looks_of(study)
 
-    def of_baseline(panel: Panel) -> Baseline:
+    def baseline_line(panel: Panel) -> Baseline:
         name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
         line = lines[lines["arm"] == name]
         if difference:
             line = pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
         return Baseline(study.short_names[name], looks[name], line)
 
-    def of_failed(axes: Any, panel: Panel) -> None:
+    def draw_failed(axes: Any, panel: Panel) -> None:
         for (arm, _), line in failed.groupby(["arm", "seed"], sort=False):
             if arm in panel.names or (arm == study.baseline and panel is shown[0]):
                 look = {"color": INK, "linewidth": 0.6, "marker": "x", "markevery": [-1]}
@@ -300,8 +300,8 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
         shown,
         ("updates", label),
         looks,
-        of_baseline,
-        more=of_failed,
+        baseline_line,
+        more=draw_failed,
         settled=SETTLED,
         note=f"{BAND} {EARLY}",
     )

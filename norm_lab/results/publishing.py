@@ -68,13 +68,13 @@ def publish(source: Path, target: Path) -> Published:
         for name in (NEXT_OUTPUTS, RUNS):  # of a publish that was killed while it wrote
             for part in target.glob(f"{name}.*.tmp"):
                 part.unlink()
-        theirs = read_folder(target)
-        ours = [] if target.samefile(source) else list(read_folder(source).runs.values())
-        runs = {run_key(row): row for row in theirs.published}
+        present = read_folder(target)
+        added = [] if target.samefile(source) else list(read_folder(source).runs.values())
+        runs = {run_key(row): row for row in present.published}
         replaced: list[RunKey] = []
         refused: list[tuple[RunKey, Path | None]] = []
-        of_files = [(row, path) for path, (_, row) in theirs.files.items()]
-        for row, path in (*of_files, *((row, None) for row in ours)):
+        of_files = [(row, path) for path, (_, row) in present.files.items()]
+        for row, path in (*of_files, *((row, None) for row in added)):
             key = run_key(row)
             known = runs.get(key, row)
             if not add_run(runs, row):
@@ -93,7 +93,7 @@ def publish(source: Path, target: Path) -> Published:
                 stream.write(content)
         os.replace(target / NEXT_OUTPUTS, target / PUBLISHED_OUTPUTS)
         left = {path for _, path in refused}
-        for path, (digest, _) in theirs.files.items():
+        for path, (digest, _) in present.files.items():
             if path not in left and path.exists() and sha256(path.read_bytes()) == digest:
                 path.unlink()
     return Published(

@@ -165,8 +165,8 @@ def describe_model(
     from norm_plugin.models.sites import sides_of
 
     model, cfg, _ = build_model(checkpoint, binarized, state)
-    ours = isinstance(model, NormModel)
-    plan = model.cfg.plan if ours else settle(cfg.model, sides_of(model))
+    planned = isinstance(model, NormModel)
+    plan = model.cfg.plan if planned else settle(cfg.model, sides_of(model))
     norms = {
         parameter
         for choice in plan.sites
@@ -177,7 +177,7 @@ def describe_model(
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),
-        "sites": {choice.site.name: choice.norm for choice in plan.sites} if ours else None,
+        "sites": {choice.site.name: choice.norm for choice in plan.sites} if planned else None,
     }
 
 

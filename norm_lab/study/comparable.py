@@ -45,10 +45,10 @@ def _comparable(value: Any) -> str:
 
 
 def _names(first: pd.Series, other: pd.Series) -> str:
-    ours, theirs = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
+    one, two = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
     if first["experiment"] != other["experiment"]:
-        ours += f" of {first['experiment']}"
-    return f"{ours} and {theirs} of {other['experiment']}"
+        one += f" of {first['experiment']}"
+    return f"{one} and {two} of {other['experiment']}"
 
 
 def check_settings_alike(

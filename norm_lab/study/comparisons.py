@@ -150,26 +150,26 @@ def _row(
     declared: PrimaryComparison | None = None,
 ) -> dict[str, Any]:
     """Return a comparison, with p not yet corrected."""
-    ours, theirs = (_by_seed(runs, side, outcome) for side in (arm, baseline))
+    scores, others = (_by_seed(runs, side, outcome) for side in (arm, baseline))
     ratio, metric = split_ratio(runs), find_metric(runs["metric"].iloc[0])
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
-    row |= {"arm": arm, "baseline": baseline, "outcome": outcome, "n": len(ours), "by_seed": ()}
+    row |= {"arm": arm, "baseline": baseline, "outcome": outcome, "n": len(scores), "by_seed": ()}
     row |= {"test": "", "exact": True, "family": EXPLORATORY, "declared": ""}
     row |= {"higher_is_better": higher_is_better(runs, outcome), "equivalence_p": math.nan}
-    row |= _description(ours, runs)
+    row |= _description(scores, runs)
     if declared is not None:
         row["declared"] = declared.declared
         row["family"] = PRIMARY if declared.declared == BEFORE else EXPLORATORY
-    if arm == baseline or not (ours and theirs):
+    if arm == baseline or not (scores and others):
         return row
-    if declared is not None and declared.paired and not ours.keys() & theirs.keys():
+    if declared is not None and declared.paired and not scores.keys() & others.keys():
         raise CommandError(
             f"{arm} and {baseline} have no seed in common, but the study declares them paired"
         )
     if declared is None or declared.paired:
-        comparison = compare(ours, theirs, ratio)
+        comparison = compare(scores, others, ratio)
     else:
-        comparison = compare_independent(list(ours.values()), list(theirs.values()))
+        comparison = compare_independent(list(scores.values()), list(others.values()))
     low, high = comparison.interval
     row |= {"difference": comparison.mean, "difference_low": low, "difference_high": high}
     own = ("standard_error", "degrees", "test", "p", "p_permutation", "exact")
@@ -182,7 +182,7 @@ def _row(
     # losses have no smallest relevant difference
     of_interest = metric.of_interest if outcome == SCORE else math.nan
     needed = partial(seeds_needed, difference=of_interest, test_to_train=ratio)
-    deviations = [standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
+    deviations = [standard_deviation(np.array(list(side.values()))) for side in (scores, others)]
     of_arms = math.sqrt(sum(deviation**2 for deviation in deviations) / 2)
     row["seeds_paired"] = needed(standard_deviation(np.array(row["by_seed"])), paired=True)
     return row | {"seeds_unpaired": needed(of_arms, paired=False)}

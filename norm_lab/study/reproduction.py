@@ -65,17 +65,17 @@ def reproduced(own: Study, published: Study) -> pd.DataFrame:
         and ``n_own``; and ``agreement``. Arms that only one of the studies has are omitted.
     """
     names = _names_in(own, published)
-    theirs = dict(_estimates(published))
+    published_estimates = dict(_estimates(published))
     rows = []
-    for (arm, baseline, outcome), ours in _estimates(own):
+    for (arm, baseline, outcome), estimated in _estimates(own):
         key = _renamed(arm, names), _renamed(baseline, names), outcome
-        if key in theirs:
+        if known := published_estimates.get(key):
             row: dict[str, Any] = {"arm": arm, "baseline": baseline, "outcome": outcome}
-            for side, each in (("published", theirs[key]), ("own", ours)):
+            for side, each in (("published", known), ("own", estimated)):
                 low, high = each.interval
                 row |= {side: each.mean, f"{side}_low": low, f"{side}_high": high}
                 row[f"n_{side}"] = each.n
-            rows.append({**row, "agreement": agreement(ours, theirs[key])})
+            rows.append({**row, "agreement": agreement(estimated, known)})
     columns = ["arm", "baseline", "outcome", "published", "published_low", "published_high"]
     columns += ["n_published", "own", "own_low", "own_high", "n_own", "agreement"]
     return pd.DataFrame(rows, columns=columns)
@@ -87,8 +87,8 @@ def _names_in(own: Study, published: Study) -> dict[str, str]:
     for study in (own, published):
         arms = study.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
         by_parts.append({parts_of_arm(run, study.vary): run["arm"] for run in arms})
-    ours, theirs = by_parts
-    return {ours[parts]: theirs[parts] for parts in ours.keys() & theirs.keys()}
+    arms, published_arms = by_parts
+    return {arms[each]: published_arms[each] for each in arms.keys() & published_arms.keys()}
 
 
 def _renamed(side: str, names: dict[str, str]) -> str:
@@ -114,11 +114,11 @@ def _estimates(study: Study) -> Iterator[tuple[tuple[str, str, str], Comparison]
 def equal_scores(own: Study, published: Study) -> tuple[int, int]:
     """Return how many runs of both studies have equal scores, of how many with the same seed."""
     names = _names_in(own, published)
-    theirs = published.runs.set_index(["arm", "seed"])["score"].to_dict()
+    known = published.runs.set_index(["arm", "seed"])["score"].to_dict()
     rows = own.runs[["arm", "seed", "score"]].itertuples(index=False)
-    both = [(score, theirs.get((names.get(arm), seed))) for arm, seed, score in rows]
-    both = [(ours, score) for ours, score in both if score is not None]
-    return sum(ours == score for ours, score in both), len(both)
+    both = [(score, known.get((names.get(arm), seed))) for arm, seed, score in rows]
+    both = [pair for pair in both if pair[1] is not None]
+    return sum(score == other for score, other in both), len(both)
 
 
 def conditions(own: Study, published: Study) -> list[str]:

@@ -181,16 +181,16 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
 
 def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
     """Test the difference of two means: Welch's t test and the permutation test."""
-    ours, theirs = _finite(arm), _finite(baseline)
-    mean, n = float(ours.mean() - theirs.mean()), min(len(ours), len(theirs))
+    first, second = _finite(arm), _finite(baseline)
+    mean, n = float(first.mean() - second.mean()), min(len(first), len(second))
     if n == 1:
         return Comparison(mean)
-    errors = [standard_deviation(side) ** 2 / len(side) for side in (ours, theirs)]
+    errors = [standard_deviation(side) ** 2 / len(side) for side in (first, second)]
     error, degrees = math.sqrt(sum(errors)), math.inf
     if error:
-        parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (ours, theirs)))
+        parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (first, second)))
         degrees = sum(errors) ** 2 / parts
-    p, exact = division_p(ours, theirs)
+    p, exact = division_p(first, second)
     return Comparison(mean, error, degrees, p, exact, "Welch", n)
 
 
@@ -201,13 +201,13 @@ def estimate(values: Scores, test_to_train: float = 0.0) -> Comparison:
     return Comparison(float(finite.mean()), error, len(finite) - 1, n=len(finite))
 
 
-def difference_of(ours: Comparison, theirs: Comparison) -> Comparison:
+def difference_of(first: Comparison, second: Comparison) -> Comparison:
     """Return the difference of two independent estimates, with Welch's degrees of freedom."""
-    sides, mean = (ours, theirs), ours.mean - theirs.mean
-    error, degrees = math.hypot(ours.standard_error, theirs.standard_error), math.nan
+    sides, mean = (first, second), first.mean - second.mean
+    error, degrees = math.hypot(first.standard_error, second.standard_error), math.nan
     if error > 0:
         degrees = error**4 / sum(each.standard_error**4 / each.degrees for each in sides)
-    return Comparison(mean, error, degrees, test="Welch", n=min(ours.n, theirs.n))
+    return Comparison(mean, error, degrees, test="Welch", n=min(first.n, second.n))
 
 
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
@@ -226,15 +226,15 @@ def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
     return _share(np.append(signs @ values, values.sum()), float(values.sum())), False
 
 
-def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
+def division_p(first: np.ndarray, second: np.ndarray) -> tuple[float, bool]:
     """Return the two-sided p value of the permutation test of two samples, and whether it is exact.
 
     Above :data:`EXACT_DIVISIONS` divisions into groups of these sizes, a fixed random sample of
     them is used.
     """
-    pooled = np.concatenate([ours, theirs])
+    pooled = np.concatenate([first, second])
     pooled = pooled - pooled.mean()  # the sum of one group then determines the difference of means
-    size, observed = len(ours), float(pooled[: len(ours)].sum())
+    size, observed = len(first), float(pooled[: len(first)].sum())
     if math.comb(len(pooled), size) <= EXACT_DIVISIONS:
         return _share(_sums_of_subsets(pooled, size), observed), True
     divisions = _sample_of_divisions(len(pooled), size)

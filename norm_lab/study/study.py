@@ -338,14 +338,14 @@ def _primary(file: StudyFile, study: Study, choosing: bool) -> tuple[PrimaryComp
 
 
 def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: dict[str, Value]) -> str:
-    norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
+    norms = {run["norm"] for run in _arms_named(runs, DEFAULT_BASELINE, common)}
     declared = file is not None and len(norms) != 1 and file.primary
     return terms(declared[0].baseline)[-1] if declared else DEFAULT_BASELINE
 
 
 def _baselines(runs: pd.DataFrame, baseline: str, common: dict[str, Value]) -> set[str]:
     """Return the arms with the name or the norm ``baseline``."""
-    chosen = _of_baseline(runs, baseline, common)
+    chosen = _arms_named(runs, baseline, common)
     arms = {run["arm"] for run in chosen}
     if len({run["norm"] for run in chosen}) != 1:
         raise CommandError(
@@ -355,7 +355,7 @@ def _baselines(runs: pd.DataFrame, baseline: str, common: dict[str, Value]) -> s
     return arms
 
 
-def _of_baseline(
+def _arms_named(
     runs: pd.DataFrame, baseline: str, common: dict[str, Value]
 ) -> list[dict[str, Any]]:
     """Return one run of each arm that ``baseline`` may mean; names omit ``common``."""

@@ -34,13 +34,13 @@ def training_loss(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.Series, 
     """
     keys = pd.MultiIndex.from_frame(runs[RUN_KEY])
     of_runs = curves[pd.MultiIndex.from_frame(curves[RUN_KEY]).isin(keys)].dropna(subset="loss")
-    by_run, period = _within_epochs(of_runs)
+    by_run, period = _last_update_means(of_runs)
     if not period:
-        by_run, period = _of_an_epoch(of_runs[of_runs["subset"] == "train"])
+        by_run, period = _last_epoch_means(of_runs[of_runs["subset"] == "train"])
     return pd.Series(keys.map(by_run), runs.index, dtype=float), period
 
 
-def _within_epochs(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
+def _last_update_means(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
     """Return the means over the last updates; a line of a log is a mean since the previous line."""
     trained = curves[curves["subset"].isin(("train", "train_inner"))]
     points = trained[trained["subset"] == "train_inner"].sort_values("updates")
@@ -59,7 +59,7 @@ def _within_epochs(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], flo
     return means.to_dict(), f"updates {first + 1:,} to {last:,}"
 
 
-def _of_an_epoch(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
+def _last_epoch_means(curves: pd.DataFrame) -> tuple[dict[tuple[str, str, int], float], str]:
     """Return the means over the last epoch that all runs have; none if it is the first."""
     last = curves.groupby(RUN_KEY)["epoch"].max().min()
     if pd.isna(last) or last < 2:

@@ -144,11 +144,11 @@ def randomization_test(
     test = PairedTest(systems, metrics, None, test_type="ar", n_samples=trials)
     results: tuple[dict[str, Any], dict[str, Any]] = test()
     signature, scores = results
-    theirs, ours = scores["BLEU"]
+    of_baseline, of_system = scores["BLEU"]
     # sacrebleu does not count ties, so two systems that are equal, or differ in one sentence, would
     # get its smallest p, although no test can distinguish them. Of the 2^d ways to exchange the d
     # sentences that differ, two give the observed difference: exchanging none of them, or all.
     different = sum(one != other for one, other in zip(system, baseline))
-    least = 1.0 if ours.score == theirs.score else min(1.0, 2.0 ** (1 - different))
-    p = max(float(ours.p_value), least)
-    return PairedScores(ours.score - theirs.score, p, str(signature["BLEU"]))
+    least = 1.0 if of_system.score == of_baseline.score else min(1.0, 2.0 ** (1 - different))
+    p = max(float(of_system.p_value), least)
+    return PairedScores(of_system.score - of_baseline.score, p, str(signature["BLEU"]))

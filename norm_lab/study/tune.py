@@ -371,8 +371,8 @@ def code_digest() -> dict[str, str]:
     """Return a digest of our code that a training runs, and the versions of torch and fairseq."""
     files = [path for name in CODE for path in sorted((PLUGIN / name).rglob("*.*"))]
     sources = [path for path in files if path.suffix in SOURCES]
-    ours = _digest(b"".join(path.read_bytes() for path in sources))
-    return {"norm_plugin": ours, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
+    code = _digest(b"".join(path.read_bytes() for path in sources))
+    return {"norm_plugin": code, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
 
 
 def data_checksums(specs: Iterable[RunSpec]) -> list[str]:

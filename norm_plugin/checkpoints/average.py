@@ -212,7 +212,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
         CommandError: the comparison needs a ``--user-dir`` that was not imported.
     """
     settings, others = settings_of(state), settings_of(other)
-    if settings is None or others is None or _of_norms(settings) == _of_norms(others):
+    if settings is None or others is None or _norm_settings(settings) == _norm_settings(others):
         return ""
     check_user_dir(state, path)
     check_user_dir(other, other_path)
@@ -227,7 +227,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
     return "; ".join(differences(other_plan, plan, anew=True, names=names))
 
 
-def _of_norms(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _norm_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k.startswith("norm_") and v is not None}
 
 

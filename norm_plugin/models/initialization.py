@@ -232,14 +232,17 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
 """The functions that initialize a layer built by fairseq, by the value of ``--norm-init``."""
 
 
-def of_placement(name: str) -> str:
+def default_init(name: str) -> str:
     """Return the default initialization of placement ``name``: its own, or else fairseq's."""
     return name if overrides(placement_class(name), "initialize") else XAVIER
 
 
 def initializations() -> list[str]:
     """Return the values of ``--norm-init``: those above, and placements with their own weights."""
-    return [*INITIALIZATIONS, *(name for name in PLACEMENTS if of_placement(name) == name)]
+    return [
+        *INITIALIZATIONS,
+        *(name for name in PLACEMENTS if default_init(name) == name),
+    ]
 
 
 def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:

@@ -216,16 +216,16 @@ def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:
     names = re.findall(r"\w+", given) if isinstance(given, str) else list(given)
     dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
     present = dict.fromkeys(str(dropout.module_name) for dropout in dropouts)
-    meant = [name for name in present if _of_stock(name) in map(_of_stock, names)]
+    meant = [name for name in present if _stock_name(name) in map(_stock_name, names)]
     if not meant:
         raise ValueError(
             f"--retain-dropout-modules {given} names no dropout of this model; choose from "
-            f"{', '.join(map(_of_stock, present))}"
+            f"{', '.join(map(_stock_name, present))}"
         )
     return meant
 
 
-def _of_stock(name: str) -> str:
+def _stock_name(name: str) -> str:
     """Return the name of the fairseq class from which a class of ours derives, without ``Base``."""
     return name.removeprefix("Norm").removesuffix("Base")
 

@@ -171,7 +171,7 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
 
     ``FairseqTask.train_step`` also tells the model the number of updates; some tasks do not.
     """
-    norms, models = told_modules(model)
+    norms, models = modules_to_tell(model)
     if norms:
         scale = loss_scale(optimizer, norms[0].weight)
         for norm in norms:
@@ -184,7 +184,7 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
 TOLD = "_told_modules"
 
 
-def told_modules(model: nn.Module) -> tuple[list[BatchStatisticsNorm], list[NormModel]]:
+def modules_to_tell(model: nn.Module) -> tuple[list[BatchStatisticsNorm], list[NormModel]]:
     """Return what :func:`tell_norms` tells; listed once, since a walk costs a GPU's host time."""
     told: tuple[list[BatchStatisticsNorm], list[NormModel]] | None = vars(model).get(TOLD)
     if told is None:
@@ -379,12 +379,12 @@ def refuse_norm_flags(parser: argparse.ArgumentParser, argv: Sequence[str] | Non
     flags = [word for word in unknown if word.startswith("--norm-")]
     model = models.ARCH_MODEL_REGISTRY.get(arch)
     if flags and model is not None and model.__module__.startswith("fairseq."):
-        ours = f"norm_{arch}"
-        ours = ours if ours in models.ARCH_MODEL_REGISTRY else "norm_transformer"
+        own = f"norm_{arch}"
+        own = own if own in models.ARCH_MODEL_REGISTRY else "norm_transformer"
         parser.exit(
             2,
             f"error: --arch {arch} is fairseq's and has no {flags[0]}; choose an architecture of "
-            f"norm_plugin, such as {ours}\n",
+            f"norm_plugin, such as {own}\n",
         )
 
 

@@ -37,7 +37,7 @@ from norm_plugin.declarations.flags import (
 from norm_plugin.declarations.option import OptionValue
 from norm_plugin.models.embeddings import check_embedding
 from norm_plugin.models.flags import choices_of
-from norm_plugin.models.initialization import of_placement
+from norm_plugin.models.initialization import default_init
 from norm_plugin.models.plan import (
     ALL_SITES,
     IDENTITY,
@@ -304,7 +304,7 @@ def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
 
 def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str, str]:
     """Return each side's initialization: ``init`` if given, else that of its placement."""
-    by_side = {side: init or of_placement(name) for side, name in placement.items()}
+    by_side = {side: init or default_init(name) for side, name in placement.items()}
     for side, name in placement.items():
         if reason := placement_class(name).refuses(by_side[side]):
             raise ValueError(

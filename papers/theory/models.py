@@ -42,9 +42,9 @@ from norm_plugin.models.config import build_config
 from norm_plugin.models.initialization import (
     XAVIER,
     attention_projections,
+    default_init,
     initialize,
     linear_maps,
-    of_placement,
 )
 from norm_plugin.models.recording import real_rows
 from norm_plugin.models.settle import apply_placement, settle
@@ -206,7 +206,7 @@ def simplified(placement: str, layers: int, dim: int, batches: Batches, seed: in
     with torch.random.fork_rng(devices=[]):  # else a seed would draw other weights the first time
         stack = copy.deepcopy(_unused_stack(placement, layers, dim, batches))
     nn.init.normal_(stack.embed_tokens.weight, std=dim**-0.5)
-    initialization = of_placement(placement)
+    initialization = default_init(placement)
     for layer in stack.layers.children():
         if initialization != XAVIER:
             initialize(layer, initialization, layer.placement.place)

@@ -68,7 +68,7 @@ def root_mean_square(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x) / x.numel() ** 0.5
 
 
-def of_statistics(batch: Moments, running: dict[str, Tensor]) -> Measures:
+def statistics_measures(batch: Moments, running: dict[str, Tensor]) -> Measures:
     """Return batch and running statistics and their distance. ``running``: by name, (C,) each."""
     measures = {}
     for name, value in batch._asdict().items():

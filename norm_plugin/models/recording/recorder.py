@@ -29,9 +29,9 @@ from norm_plugin.models.recording.measures import (
     gamma_over_psi,
     gradient_parts,
     moments,
-    of_statistics,
     real_rows,
     root_mean_square,
+    statistics_measures,
 )
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
@@ -236,7 +236,7 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
         running = {name: norm.get_buffer(at) for name, at in norm.running_buffers.items()}
     measures = {
         "positions": rows.new_tensor(float(len(rows))),
-        **of_statistics(batch, running),
+        **statistics_measures(batch, running),
     }
     gamma = gamma_of(norm)
     if gamma is not None and gamma.numel() == norm.dim:

@@ -27,8 +27,8 @@ def keep_counts_of(cls: type[nn.Module]) -> None:
             [module for module in root.modules() if isinstance(module, cls)]
             for root in (averaged.module, model)
         ]
-        for ours, theirs in zip(*pair):
-            _copy_counts(ours, theirs)
+        for target, source in zip(*pair):
+            _copy_counts(target, source)
         return result
 
     # mypy knows methods as constants
@@ -36,8 +36,8 @@ def keep_counts_of(cls: type[nn.Module]) -> None:
 
 
 @torch.no_grad()
-def _copy_counts(ours: nn.Module, theirs: nn.Module) -> None:
-    given = dict(theirs.named_buffers(recurse=False))
-    for name, buffer in ours.named_buffers(recurse=False):
+def _copy_counts(target: nn.Module, source: nn.Module) -> None:
+    given = dict(source.named_buffers(recurse=False))
+    for name, buffer in target.named_buffers(recurse=False):
         if not buffer.is_floating_point() and name in given:
             buffer.copy_(given[name])

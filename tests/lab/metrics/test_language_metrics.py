@@ -36,7 +36,9 @@ def test_three_bits_a_token(name, unit, expected, tmp_path):
     assert (score["score"], score["tokens"]) == (expected, 1005)
     assert score["label"].startswith(f"{METRICS[name].title}, test")
     assert METRICS[name].loss_unit == f"bits per {unit}"  # as fairseq prints them
-    assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
+    assert METRICS[name].from_bits(1.0) == pytest.approx(
+        {8.0: 2, 3.0: 1}.get(expected, math.log(2))
+    )
 
 
 def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):

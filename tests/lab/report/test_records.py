@@ -69,7 +69,7 @@ def test_every_name_of_a_figure_is_recorded(name):
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     batch = measures.moments(x)
     known = {
-        **measures.of_statistics(batch, batch._asdict()),
+        **measures.statistics_measures(batch, batch._asdict()),
         **measures.gradient_parts(x, x, batch, 1e-5),
         "gamma_over_psi": None,
     }

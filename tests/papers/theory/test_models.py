@@ -12,9 +12,9 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.initialization import (
     XAVIER,
     attention_projections,
+    default_init,
     initialize,
     linear_maps,
-    of_placement,
 )
 from norm_plugin.placements import PLACEMENTS
 from papers.theory import models
@@ -47,13 +47,13 @@ def test_weights_are_xavier_normal_and_drawn_by_the_seed():
     assert not torch.equal(weights(0), weights(1))
 
 
-@pytest.mark.parametrize("placement", [name for name in PLACEMENTS if of_placement(name) != XAVIER])
+@pytest.mark.parametrize("placement", [name for name in PLACEMENTS if default_init(name) != XAVIER])
 def test_a_placement_keeps_its_own_initialization(placement):
     layer = models.simplified(placement, 1, 64, BATCHES, 0).layers[0]
     drawn = layer.fc1.weight.detach().clone()
     torch.manual_seed(0)
     nn.init.normal_(torch.empty(len(BATCHES.source_words), 64))  # the embeddings come first
-    initialize(layer, of_placement(placement), layer.placement.place)
+    initialize(layer, default_init(placement), layer.placement.place)
     torch.testing.assert_close(drawn, layer.fc1.weight.detach(), rtol=0, atol=0)
 
 

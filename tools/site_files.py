@@ -46,10 +46,16 @@ def on_config(config: MkDocsConfig) -> None:
     use, _, contribute = lists.partition("\n- [Contribute]")
     config.nav = [
         {"Use": ["README.md", *docs_of(use)]},
-        {"Studies": tab("studies")},
+        {"Studies": [{study_or_page(path): path} for path in tab("studies")]},
         {"Papers": tab("papers")},
         {"Contribute": ["CONTRIBUTING.md", *docs_of(contribute), "CHANGELOG.md"]},
     ]
+
+
+def study_or_page(path: str) -> str:
+    """Return what the list of studies calls a page: the name of its study, as commands take it."""
+    folder = Path(path).parent.name
+    return "All studies" if folder == "studies" else folder
 
 
 def docs_of(text: str) -> list[str]:

@@ -21,10 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 gc.disable()  # of the imports and the collection, most of whose objects stay: a third of their time
 
 HERE = Path(__file__).parent
-COVERED = (
-    "norm_plugin.norms",
-    "norm_plugin.checkpoints.average",
-)
+COVERED = ("norm_plugin.norms", "norm_plugin.checkpoints.average")
 """The measured package: its lines outside functions run when it is imported."""
 COVERING = ("norms/", "checkpoints/test_average")
 """Coverage is measured during these tests; it would make the others, which it needs less, slow."""

@@ -369,11 +369,7 @@ class Narrowing(OnTheSum):
         (Narrowing, "branches", "an encoder: input shape (5, 3, 24), output shape (80, 3, 24)"),
         (Dropping, "gradient", "an encoder: branch ffn of layer 1 has no gradient"),
         (Detaching, "gradient", "an encoder: its parameter scale has no gradient"),
-        (
-            LeakingPlacement,
-            "positions",
-            "one position changes the output at others",
-        ),
+        (LeakingPlacement, "positions", "one position changes the output at others"),
         (Forgetful, "state", "after loading a state dict, the next step differs"),
     ],
 )

@@ -17,16 +17,7 @@ from fairseq import checkpoint_utils
 
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.stored_settings import EVALUATED, UnsafeSettingError, check_settings
-from readers import (
-    FAIRSEQ,
-    QUICK,
-    average_it,
-    average_last,
-    fold_it,
-    hub,
-    repair_it,
-    result_of_it,
-)
+from readers import FAIRSEQ, QUICK, average_it, average_last, fold_it, hub, repair_it, result_of_it
 
 
 @pytest.fixture

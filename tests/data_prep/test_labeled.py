@@ -236,13 +236,7 @@ NEG, DEV, TRAIN = "rt/rt-polarity.neg", "sst/stsa.fine.dev", "rte/train.tsv"
             b"question",
             r"is not the expected table: .*sentence2.* not in index",
         ),
-        (
-            RTE,
-            TRAIN,
-            b"1\tA b.\tC d.\tnot_entailment\n",
-            b"",
-            r"has 2 pairs, but the published",
-        ),
+        (RTE, TRAIN, b"1\tA b.\tC d.\tnot_entailment\n", b"", r"has 2 pairs, but the published"),
         (
             RTE,
             TRAIN,

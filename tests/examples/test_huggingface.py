@@ -91,8 +91,7 @@ def test_the_example(capsys):
 
 
 @pytest.mark.parametrize(
-    ("part", "norm"),
-    [(None, "powernorm"), (None, "dyt"), ("bert", "batchnorm")],
+    ("part", "norm"), [(None, "powernorm"), (None, "dyt"), ("bert", "batchnorm")]
 )
 def test_a_saved_model_is_loaded_with_its_norms(tmp_path, part, norm):
     model, batch = new_model("bert"), new_batch()

@@ -14,13 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from norm_plugin.kernels.triton import (
-    batch_statistics,
-    columns,
-    pointwise,
-    rows,
-    tiles,
-)
+from norm_plugin.kernels.triton import batch_statistics, columns, pointwise, rows, tiles
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4

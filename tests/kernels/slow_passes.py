@@ -39,12 +39,7 @@ def row_y(
 
 
 def pointwise_y(
-    x: Tensor,
-    function: str,
-    slope: Tensor,
-    shift: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    x: Tensor, function: str, slope: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor
 ) -> Tensor:
     inner = slope * x if shift is None else slope * x + shift
     return weight * getattr(torch, function)(inner) + bias

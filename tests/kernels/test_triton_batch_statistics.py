@@ -22,10 +22,7 @@ from triton_backend import DEVICE, OPS
 from triton_numbers import numbers, on_device, same
 
 # The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-]
+pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")]
 EPS = 1e-5
 OVER_POSITIONS = [
     (name, options)

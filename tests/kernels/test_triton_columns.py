@@ -13,10 +13,7 @@ from triton_backend import DEVICE
 from triton_numbers import numbers, on_device, ragged, rounded, same
 
 # The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-]
+pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")]
 
 
 SIZES = [(37, 100, 2), (300, 12, 3), (37, 513, 0), (150, 12, 0)]

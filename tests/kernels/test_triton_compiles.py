@@ -45,7 +45,4 @@ def test_every_kernel_compiles_once_for_any_number_of_rows(tmp_path):
     flat = {
         (name.partition(".")[0], numbers) for name, _, numbers, wide in lines if wide == "no rows"
     }
-    assert flat == {
-        ("batch_statistics", "programs"),
-        ("tiles", "programs"),
-    }
+    assert flat == {("batch_statistics", "programs"), ("tiles", "programs")}

@@ -17,10 +17,7 @@ FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
 NORMS = [(name, options) for name, options in CASES if name in FUSED]
 FIRST = [(name, options) for name, options in dict(reversed(CASES)).items() if name in FUSED]
 # The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-]
+pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")]
 
 
 @pytest.fixture(autouse=True)

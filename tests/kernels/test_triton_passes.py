@@ -14,10 +14,7 @@ from triton_backend import DEVICE, OPS
 from triton_numbers import numbers, on_device, rounded, same
 
 # The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-]
+pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")]
 
 # A tile has 2,048 numbers: one that is not full, several with a rest, several spans of channels
 # and several tiles a program

@@ -72,8 +72,7 @@ def test_average_generate_interactive_validate_and_hub(toy, trained, tmp_path):
     source = (toy.parent / "tok" / "test.en").read_text().splitlines()[0]
     common = (toy, "--user-dir", ROOT / "norm_plugin", "--path", averaged, "--cpu")
     result = run(
-        *("fairseq_cli.interactive", *common, "--beam", 2, "--max-len-b", 20),
-        stdin=source + "\n",
+        *("fairseq_cli.interactive", *common, "--beam", 2, "--max-len-b", 20), stdin=source + "\n"
     )
     (spoken,) = [line.split("\t")[2] for line in result.stdout.splitlines() if line[:2] == "H-"]
     assert spoken == translations["H-0"][1]

@@ -135,10 +135,7 @@ REASONS = {
             **dict.fromkeys(["decoder-self", "decoder-cross", "decoder-ffn"], STREAM),
         },
     ),
-    "output projection": (
-        plain("batchnorm"),
-        {"decoder-final": f"output_projection {NO_OFFSET}"},
-    ),
+    "output projection": (plain("batchnorm"), {"decoder-final": f"output_projection {NO_OFFSET}"}),
     "projection of the output": (
         plain("batchnorm", "--decoder-output-dim", "64"),
         {"decoder-final": f"project_out_dim {NO_OFFSET}"},

@@ -98,10 +98,7 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
         (lambda data: (data / "dict.txt").write_bytes(b"\xff 1\n"), "Incorrect encoding detected"),
         (lambda data: (data / "dict.txt").write_text("a 1\n"), "size mismatch"),
         (lambda data: (data / "test.idx").unlink(), "Dataset not found: test"),
-        (
-            lambda data: (data / "test.idx").write_bytes(b"x" * 99),
-            "Index file doesn",
-        ),
+        (lambda data: (data / "test.idx").write_bytes(b"x" * 99), "Index file doesn"),
         (lambda data: shutil.rmtree(data), "bin"),
     ],
 )

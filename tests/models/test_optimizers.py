@@ -143,8 +143,7 @@ def _values(params):
 
 
 @pytest.mark.parametrize(
-    "first, second",
-    [("adam", "adam_foreach"), ("adam_matrix_decay_foreach", "adam_matrix_decay")],
+    "first, second", [("adam", "adam_foreach"), ("adam_matrix_decay_foreach", "adam_matrix_decay")]
 )
 def test_fairseq_train_resumes_with_the_other_optimizer(first, second, toy, tmp_path, monkeypatch):
     def train(folder, optimizer, updates, *flags):

@@ -86,11 +86,7 @@ def impatient(toy, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("flags", "trained"),
-    [
-        (("--patience", 5), (6, 5)),
-        (("--reset-dataloader",), (1, 4)),
-        (("--reset-meters",), (8, 3)),
-    ],
+    [(("--patience", 5), (6, 5)), (("--reset-dataloader",), (1, 4)), (("--reset-meters",), (8, 3))],
     ids=["larger patience", "data from the start", "counted anew"],
 )
 def test_more_patience_trains_on(flags, trained, impatient, toy, tmp_path, monkeypatch):

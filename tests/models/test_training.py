@@ -88,8 +88,7 @@ def test_statistics_move_once_for_each_micro_batch(toy, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
-    [("mabn", "--memory-efficient-fp16"), ("powernorm", "--amp")],
+    ("name", "flag"), [("mabn", "--memory-efficient-fp16"), ("powernorm", "--amp")]
 )
 def test_low_precision_keeps_statistics_in_float32(name, flag, toy, tmp_path, monkeypatch):
     """fairseq runs only some low precision on a CPU; the rest is tested on the built model."""
@@ -109,8 +108,7 @@ def test_low_precision_keeps_statistics_in_float32(name, flag, toy, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
-    [("powernorm", "--reset-optimizer"), ("mabn", "--finetune-from-model")],
+    ("name", "flag"), [("powernorm", "--reset-optimizer"), ("mabn", "--finetune-from-model")]
 )
 def test_a_new_start_keeps_statistics_and_restarts_the_warmup(
     name, flag, toy, tmp_path, monkeypatch, caplog

@@ -6,13 +6,7 @@ import argparse
 
 import pytest
 
-from norm_plugin.norms import (
-    NORM_TYPES,
-    add_norm_arguments,
-    build_norm,
-    norm_options,
-    norm_spec,
-)
+from norm_plugin.norms import NORM_TYPES, add_norm_arguments, build_norm, norm_options, norm_spec
 
 
 @pytest.fixture

@@ -52,10 +52,7 @@ class BatchNorm(Reference):
 
     def backward(self, g):
         self.keep_affine_grads(g, self.x_hat)
-        self.state = {
-            "running_mean": self.running_mean,
-            "running_var": self.running_var,
-        }
+        self.state = {"running_mean": self.running_mean, "running_var": self.running_var}
         return self.scale.backward(self.through_batch(g * self.gamma))
 
     def through_batch(self, g):

@@ -38,8 +38,7 @@ def test_a_name_may_omit_changes():
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [("b c", ["b", "c"]), ("b/c", "b-c"), ("x" * 200 + "1", "x" * 200 + "2")],
+    ("first", "second"), [("b c", ["b", "c"]), ("b/c", "b-c"), ("x" * 200 + "1", "x" * 200 + "2")]
 )
 def test_other_settings_have_other_names(first, second):
     names = [name_of({"model.a": value}) for value in (first, second)]

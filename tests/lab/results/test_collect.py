@@ -17,12 +17,7 @@ from norm_lab.engine.execution import write_run
 from norm_lab.engine.state import DONE, Record, Status, write_status
 from norm_lab.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_lab.results.folder import read_folder
-from norm_lab.results.result import (
-    collect_result,
-    describe_model,
-    describe_training,
-    write_result,
-)
+from norm_lab.results.result import collect_result, describe_model, describe_training, write_result
 from norm_lab.results.table import read_results
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint

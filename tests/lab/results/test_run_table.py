@@ -121,11 +121,7 @@ def sweep(tmp_path):
 
 def tables(folder):
     runs = read_results(folder)
-    return (
-        runs[sorted(set(runs) - {"folder"})],
-        read_curves(folder),
-        read_failures(folder),
-    )
+    return (runs[sorted(set(runs) - {"folder"})], read_curves(folder), read_failures(folder))
 
 
 def assert_equal(ours, theirs):

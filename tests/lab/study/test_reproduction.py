@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from made_up_results import folder_of, made_up
-from norm_lab.study.reproduction import (
-    Agreement,
-    agreement,
-    conditions,
-    equal_scores,
-    reproduced,
-)
+from norm_lab.study.reproduction import Agreement, agreement, conditions, equal_scores, reproduced
 from norm_lab.study.significance import compare_independent, difference_of, estimate
 from norm_lab.study.study import read_study
 

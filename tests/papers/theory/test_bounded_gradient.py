@@ -46,10 +46,7 @@ MET = {
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
-    [
-        ({}, ["yes", "yes", "yes", "-"]),
-        ({"gradient": 1.01}, ["yes", "yes", "no", "-"]),
-    ],
+    [({}, ["yes", "yes", "yes", "-"]), ({"gradient": 1.01}, ["yes", "yes", "no", "-"])],
 )
 def test_a_statement_holds_where_it_is_met(changed, expected):
     assert holds(bounded_gradient, {**MET, **changed}) == expected

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -25,12 +23,11 @@ from made_up_results import (
 )
 from norm_lab.config.studies import read_study_file
 from norm_lab.metrics import find_metric
-from norm_lab.report.figure import Figure, write_files
+from norm_lab.report.figure import write_files
 from norm_lab.report.page import main
 from norm_lab.report.tables import conclusions, least_loss, reached_table
 from norm_lab.report.text import formatted, p_text
 from norm_lab.results.publishing import publish
-from norm_lab.study import comparisons
 from norm_lab.study.study import SAME_SPEED, read_study
 from norm_plugin.io.command_line import CommandError
 
@@ -78,28 +75,10 @@ REFERENCES = [f"ein hund läuft {i} mal über die wiese ." for i in range(20)]
 WORSE = [line.replace("hund", "affe") for line in REFERENCES]
 
 
-def test_a_page_reads_each_file_once_and_computes_each_comparison_once(tmp_path, monkeypatch):
-    folder = write_study(tmp_path / "work")[0]
-    publish(folder, folder)
-    opened, compared = Counter(), Counter()
-    read_bytes, compare = io.open, comparisons._row
-
-    def count_file(file, *more, **options):
-        if str(file).startswith(str(folder)):
-            opened[Path(file).name] += 1
-        return read_bytes(file, *more, **options)
-
-    def count_comparison(runs, *what):
-        compared[what[:3]] += 1
-        return compare(runs, *what)
-
-    for name in ("builtins.open", "io.open"):
-        monkeypatch.setattr(name, count_file)
-    monkeypatch.setattr(comparisons, "_row", count_comparison)
-    assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
-    assert set(opened) >= {"runs.jsonl", "outputs.jsonl.gz"}
-    assert {name: count for name, count in opened.items() if count > 1} == {}
-    assert compared and set(compared.values()) == {1}
+def reported(folders, out, *flags):
+    """The Markdown of a report on these folders, written to ``out``."""
+    assert main([*map(str, folders), "--out", str(out), *map(str, flags)]) == 0
+    return (out / "report.md").read_text()
 
 
 def write_study(tmp_path):
@@ -121,15 +100,15 @@ def written(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("report")
     folders = write_study(tmp_path / "results")
     corpus = write_corpus(tmp_path / "corpus", REFERENCES)
-    flags = ["--out", str(tmp_path / "out"), "--title", "a <b> & c", "--data", str(corpus)]
+    flags = ["--out", str(tmp_path / "out"), "--data", str(corpus)]
     assert main([*map(str, folders), *flags]) == 0
     return tmp_path / "out", read_study(folders)
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Leave figures blank, since drawing them takes most of the time of a report."""
-    monkeypatch.setattr(Figure, "_render", lambda *args, **options: b'<svg width="1" height="1"/>')
+def test_comparisons_are_computed_once(written):
+    _, study = written
+    assert study.comparisons.of() is study.comparisons.of()
+    assert study.comparisons.declared is study.comparisons.declared
 
 
 def test_the_page_is_whole_and_needs_nothing_else_and_fits_a_phone(written):
@@ -204,8 +183,7 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
         "primary:\n  - {arm: far, baseline: alike}\n"
         "  - {arm: alike, baseline: layernorm, test: equivalence, margin: 2 BLEU}\n"
     )
-    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
-    text = (tmp_path / "out" / "report.md").read_text()
+    text = reported(folders, tmp_path / "out", "--study", study)
     primary = rows_of(text, "Comparisons that the study declares, before the runs.")
     assert [row["baseline"] for row in primary] == ["alike", "layernorm"]
     assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
@@ -214,8 +192,8 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path, undrawn):
     assert f"--study {study}" in text
     assert "not finished" not in text
     study.write_text(study.read_text().replace("2,3", "2,3,7,8"))
-    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
-    assert "not been run with every arm: 7, 8." in (tmp_path / "out/report.md").read_text()
+    text = reported(folders, tmp_path / "out", "--study", study)
+    assert "not been run with every arm: 7, 8." in text
 
 
 def test_own_runs_of_a_published_study_are_compared_with_it(tmp_path, undrawn, capsys):
@@ -224,14 +202,12 @@ def test_own_runs_of_a_published_study_are_compared_with_it(tmp_path, undrawn, c
     publish(published, study)
     text = 'experiment: toy\noverrides: ["seed=1,2,3"]\nprimary: [{arm: far, baseline: alike}]\n'
     (study / "study.yaml").write_text(text)
-    main([str(study), "--out", str(tmp_path / "out")])
+    assert "the published runs of mine" in reported([study], tmp_path / "out")
     assert capsys.readouterr().out.startswith("These are the published runs of mine.")
-    assert "the published runs of mine" in (tmp_path / "out" / "report.md").read_text()
     (own,) = study_of_three(tmp_path / "second")
     folder_of(tmp_path / "second", *(made_up("far", seed, 30 + seed) for seed in (1, 2, 3)))
-    main([str(own), "--out", str(tmp_path / "out"), "--study", str(study)])
+    text = reported([own], tmp_path / "out", "--study", study)
     assert "These are the published" not in capsys.readouterr().out
-    text = (tmp_path / "out" / "report.md").read_text()
     (declared,) = rows_of(text, "Each comparison, in both studies.")
     assert (declared["published"], declared["yours"]) == ("+3.13", "-3.03")
     assert declared["verdict"] == "differs"
@@ -273,17 +249,15 @@ def test_arms_have_the_labels_of_the_study_file(tmp_path):
         'experiment: toy\noverrides: ["seed=1,2,3"]\nprimary: [{arm: far, baseline: alike}]\n'
         "labels: {far: 'far away, post', alike: nearly alike, later: not yet run}\n"
     )
-    argv = [*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)]
-    main(argv)
-    text = (tmp_path / "out" / "report.md").read_text()
+    text = reported(folders, tmp_path / "out", "--study", study)
     (primary,) = rows_of(text, "Comparisons that the study declares, before the runs.")
     assert (primary["arm"], primary["baseline"]) == ("far away, post", "nearly alike")
     runs = {(row["arm"], row["id"]) for row in rows_of(text, "Every run.")}
     unlabeled = ("layernorm", "layernorm")
     assert runs == {("far away, post", "far"), ("nearly alike", "alike"), unlabeled}
     assert "far away, post" in (tmp_path / "out" / "scores.svg").read_text()
-    main([*argv, "--label", "alike=not alike"])
-    assert "| not alike |" in (tmp_path / "out" / "report.md").read_text()
+    labeled = reported(folders, tmp_path / "out", "--study", study, "--label", "alike=not alike")
+    assert "| not alike |" in labeled
 
 
 def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path, undrawn):
@@ -294,9 +268,7 @@ def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path, undrawn
         for norm, scores in (("layernorm", (35.0, 35.0, 35.0)), ("far", (30.0, 38.0, 45.0)))
         for seed, bleu in enumerate(scores, start=1)
     ]
-    (folder,) = folder_of(tmp_path / "results", *runs)
-    main([str(folder), "--out", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "report.md").read_text()
+    text = reported(folder_of(tmp_path / "results", *runs), tmp_path / "out")
     (row,) = rows_of(text, "Seeds per arm at which")
     assert (row["arm"], row["seeds, paired"]) == ("far", "none is enough")
     over_all = rows_of(text, "Seeds needed, over all arms.")
@@ -357,8 +329,7 @@ def test_the_page_of_a_smoke_run_tests_nothing(tmp_path, undrawn):
     smoke = folders[0].rename(tmp_path / "toy_smoke")
     for path in smoke.glob("*.json"):
         path.write_text(path.read_text().replace('"toy_pre"', '"toy_smoke"'))
-    main([str(smoke), "--out", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "report.md").read_text()
+    text = reported([smoke], tmp_path / "out")
     assert "**Smoke run: the scores mean nothing.**" in text and "verdict" not in text.lower()
     assert not re.search(r"\bp\b|power|undecided", text)
     assert {path.stem for path in (tmp_path / "out").glob("*.csv")}.isdisjoint(
@@ -386,8 +357,7 @@ def test_a_figure_without_data_is_refused(tmp_path):
 
 def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     folders = folder_of(tmp_path, made_up())
-    main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
-    text = (tmp_path / "out" / "report.md").read_text()
+    text = reported(folders, tmp_path / "out", "--loss", "9.5")
     training = section(text, "Training")
     assert "When the validation loss was 9.500 or lower for the first time" in training
     # its training of 60 updates took two minutes, and its first loss was 9
@@ -407,7 +377,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     ],
 )
 def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
-    tmp_path, speeds, spread, note
+    speeds, spread, note, tmp_path, undrawn
 ):
     runs = [
         made_up(seed=seed, training__updates_per_second=speed)
@@ -415,19 +385,14 @@ def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
     ]
     (folder,) = folder_of(tmp_path / "results", *runs)
     assert read_study([folder]).speed_spread == (spread and pytest.approx(spread))
-    main([str(folder), "--out", str(tmp_path / "out")])
+    text = section(reported([folder], tmp_path / "out"), "Speed and size")
     assert (tmp_path / "out" / "speed.svg").exists() == (not note)
-    text = section((tmp_path / "out" / "report.md").read_text(), "Speed and size")
     assert note in text and ("not drawn" in text) == bool(note)
 
 
-def test_the_title_is_text_and_no_markup(written):
-    out, _ = written
-    assert "<h1>a &lt;b&gt; &amp; c</h1>" in (out / "index.html").read_text()
-    assert (out / "report.md").read_text().startswith("# a &lt;b> & c\n")
-
-
-HOSTILE = "![x](http://a.b/c) `y` <script>z</script> $q$ $\\frac{$ inserted-999-here 5 *i* a_b _j_"
+HOSTILE = (
+    "![x](http://a.b/c) `y` <script>z</script> & $q$ $\\frac{$ inserted-999-here 5 *i* a_b _j_"
+)
 
 
 def test_names_are_text_in_every_format(tmp_path):
@@ -448,7 +413,7 @@ def test_names_are_text_in_every_format(tmp_path):
     page, markdown = (out / "index.html").read_text(), (out / "report.md").read_text()
     assert page.count("<script") == 1 and "<img" not in page and "http-equiv" not in page
     assert page.count("inserted-999-here") > 3 and "<em>" not in page and "<h1>h" not in page
-    shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> $q$ $\\\\frac{$ "
+    shown = "!\\[x\\](http://a.b/c) \\`y\\` &lt;script>z&lt;/script> & $q$ $\\\\frac{$ "
     shown += "inserted-999-here 5 \\*i\\* a_b \\_j\\_"
     assert markdown.startswith(f"# {shown}\n") and f"| {shown} |" in markdown
     assert f"Data: {shown}" in markdown and f"torch {shown} # h" in markdown
@@ -569,13 +534,12 @@ def without_values(result, kind):
 
 @pytest.mark.parametrize("kind", ["valid-loss", "score"])
 @pytest.mark.parametrize("arm", ["far", "layernorm"])
-def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm, tmp_path):
+def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm, tmp_path, undrawn):
     for path in study_of_three(tmp_path)[0].glob("*.json"):
         result = json.loads(path.read_text())
         if result["norm"] == arm:
             path.write_text(json.dumps(without_values(result, kind)))
-    assert main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")]) == 0
-    page = (tmp_path / "report/report.md").read_text()
+    page = reported([tmp_path / "toy_pre"], tmp_path / "report")
     title = {"score": "BLEU", "valid-loss": "least validation loss, bits per token"}
     with_values = {"alike", "far", "layernorm"} - {arm}
     for outcome, text in title.items():
@@ -592,12 +556,11 @@ def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm,
             assert {row["verdict"] for row in rows.values()} == {"not tested"}
 
 
-def test_a_seed_without_a_score_is_left_out(tmp_path):
+def test_a_seed_without_a_score_is_left_out(tmp_path, undrawn):
     path = study_of_three(tmp_path)[0] / "far-seed2.json"
     path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
     publish(path.parent, path.parent)  # a score that is no number is omitted
-    main([str(path.parent), "--out", str(tmp_path / "report")])
-    page = (tmp_path / "report/report.md").read_text()
+    page = reported([path.parent], tmp_path / "report")
     (row,) = (r for r in rows_of(page, "Every arm against its baseline: BLEU") if "far" in r["arm"])
     assert row["n"] == "2"
     assert "far (1 of 3 seeds)" in page

@@ -88,7 +88,7 @@ def test_a_run_without_curves_has_none_and_leaves_the_others_theirs(tmp_path):
     assert list(study.runs["train_loss"].isna()) == [False, True]
 
 
-def test_the_page_names_the_updates(tmp_path):
+def test_the_page_names_the_updates(tmp_path, undrawn):
     curves = {"valid": [], "train_inner": points([9, 5, 4, 1], every=50, epoch=1)}
     folders = folder_of(tmp_path, *(made_up(seed=seed, curves=curves) for seed in (1, 2)))
     main([*map(str, folders), "--out", str(tmp_path / "out")])

@@ -68,6 +68,12 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
     return copy.deepcopy(result)
 
 
+def at_rate(result: dict[str, Any], rate: float) -> dict[str, Any]:
+    """The result with a learning rate, which fairseq stores in three sections."""
+    sections = dict.fromkeys(("optimization", "optimizer", "lr_scheduler"), {"lr": [rate]})
+    return {**result, "settings": {**result["settings"], **sections}}
+
+
 def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", **more: Any) -> None:
     """The record of a run without a result, in the place of one."""
     record = {

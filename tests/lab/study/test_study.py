@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from made_up_results import folder_of, made_up, study_of_three, write_failure
+from made_up_results import at_rate, folder_of, made_up, study_of_three, write_failure
 from norm_lab.config.studies import read_study_file
 from norm_lab.report.score_table import score_table
 from norm_lab.results.table import read_results
@@ -151,13 +151,10 @@ def declared(tmp_path, text):
 
 def tuned(tmp_path, *runs):
     """Results of norms at learning rates of their own."""
-    results = []
-    for norm, seed, rate in runs:
-        result = made_up(f"{norm}-lr-{rate}", seed, differs={"optimization.lr": [rate]})
-        # as fairseq stores it
-        for section in ("optimization", "optimizer", "lr_scheduler"):
-            result["settings"][section] = {"lr": [rate]}
-        results.append(result)
+    results = (
+        at_rate(made_up(f"{norm}-lr-{rate}", seed, differs={"optimization.lr": [rate]}), rate)
+        for norm, seed, rate in runs
+    )
     return folder_of(tmp_path, *results)
 
 
@@ -199,9 +196,7 @@ def test_a_tuned_baseline_with_a_label_is_found_by_its_id(tmp_path):
     for layers, rate in ((6, 0.1), (24, 0.2)):
         differs = {"model.decoder_layers": layers, "optimization.lr": [rate]}
         run = made_up(f"layernorm-decoder-layers-{layers}-lr-{rate}", differs=differs)
-        for section in ("optimization", "optimizer", "lr_scheduler"):
-            run["settings"][section] = {"lr": [rate]}
-        runs.append(run)
+        runs.append(at_rate(run, rate))
     arm, baseline = (f"layernorm-decoder-layers-{layers}" for layers in (6, 24))
     text = f"primary: [{{arm: {arm}, baseline: {baseline}}}]\nlabels: {{{baseline}: deep}}\n"
     text += "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"
@@ -216,9 +211,7 @@ def test_a_declared_arm_is_found_if_tuning_changes_its_rate_alone(tmp_path):
     for label, rate in (("layernorm-post", 0.1), ("dyt-post-lr-0.2", 0.2)):
         own = {"optimization.lr": [rate]} if "lr" in label else {}
         run = made_up(label, placement="post", differs={"model.norm_placement": "post", **own})
-        for section in ("optimization", "optimizer", "lr_scheduler"):
-            run["settings"][section] = {"lr": [rate]}
-        runs.append(run)
+        runs.append(at_rate(run, rate))
     text = "primary: [{arm: dyt-post, baseline: layernorm-post, outcome: tokenized}]\n"
     text += "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\nlabels: {dyt-post: DyT}\n"
     folders, file = folder_of(tmp_path, *runs), declared(tmp_path, text)

@@ -181,13 +181,6 @@ def test_equal_differences_show_nothing():
     assert compare_independent([35.1, 35.1], [35.2, 35.2]).p == 1
 
 
-def test_holm_multiplies_by_the_tests_that_are_left():
-    # 0.01 * 3; 0.02 * 2; 0.04 * 1, raised to the one before it
-    corrected = holm([0.04, 0.01, math.nan, 0.02])
-    assert corrected == pytest.approx([0.04, 0.03, math.nan, 0.04], nan_ok=True)
-    assert holm([]) == []
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 30])
 def test_holm_is_statsmodels(count):
     p = np.random.default_rng(count).uniform(0, 0.2, count)

@@ -38,10 +38,20 @@ STEEP = {0.1: [3.0, 3.2], 0.2: [2.0, 2.2], 0.4: [5.0, None]}
 FLAT = {0.1: [3.0, 2.0], 0.2: [2.9, 2.0], 0.4: [4.0, 4.1]}
 
 
-def test_each_arm_has_the_value_with_the_best_mean():
+def test_each_arm_has_the_value_with_the_best_mean_and_divergence_is_the_worst():
     trials = trials_of(steep=STEEP, flat=FLAT)
     assert choose(trials, ["lr"]) == {"steep": (0.2,), "flat": (0.2,)}
     assert choose(trials_of(a={0.2: [1.0], 0.1: [1.0]}), ["lr"]) == {"a": (0.1,)}
+    worst = trials_of(a={0.1: [1.0, None], 0.2: [2.4, 2.5]}, b={0.1: [None], 0.2: [None]})
+    assert choose(worst, ["lr"]) == {"a": (0.2,), "b": (0.1,)}
+
+
+def test_the_choice_of_two_keys_is_a_point():
+    table = pd.DataFrame(
+        [("a", lr, warmup, 1, lr * warmup) for lr in (1, 2) for warmup in (3, 4)],
+        columns=["arm", "lr", "warmup", "seed", "valid_loss"],
+    )
+    assert choose(table, ["lr", "warmup"]) == {"a": (1, 3)}
 
 
 def test_a_flat_curve_is_noted():
@@ -82,7 +92,7 @@ def tuned_runs(tmp_path, values=(0.001, 0.002)):
     return folder_of(tmp_path / "results", *runs)
 
 
-def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
+def test_runs_that_differ_in_a_key_are_reported_together(tmp_path, undrawn):
     folders = tuned_runs(tmp_path)
     with pytest.raises(CommandError, match="differ in settings of optimization"):
         read_study(folders)
@@ -175,7 +185,7 @@ def test_tiny_values_differ(tmp_path):
         read_tuned(study, path)
 
 
-def test_a_declared_arm_must_have_one_value(tmp_path):
+def test_a_declared_arm_must_have_one_value(tmp_path, undrawn):
     """With --vary the runs choose it, and then nothing was declared before them."""
     folders = tuned_runs(tmp_path)
     study = tmp_path / "mine.yaml"

@@ -140,15 +140,6 @@ def test_a_mask_of_numbers_that_are_added_to_the_scores():
     torch.testing.assert_close(encoder.norm.running_mean, wanted.norm.running_mean)
 
 
-def test_time_first():
-    x = new_input()
-    encoder = new_encoder(batch_first=False)
-    replace_norms(encoder, "batchnorm", mask="src_key_padding_mask", batch_first=False)
-    encoder.train()
-    y = encoder(x.transpose(0, 1), src_key_padding_mask=MASK).transpose(0, 1)
-    torch.testing.assert_close(y[~MASK], run(replaced("batchnorm"), x)[0][~MASK])
-
-
 class Checkpointed(nn.Module):
     """The layers of an encoder, each computed again in the backward pass."""
 
@@ -182,29 +173,12 @@ def test_activation_checkpointing_uses_the_mask_of_its_forward():
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-class LlamaRMSNorm(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim))
-        self.variance_epsilon = 1e-6
-
-    def forward(self, x):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * wide.to(x.dtype)
-
-
-@pytest.mark.parametrize("make", [LlamaRMSNorm, lambda dim: nn.RMSNorm(dim, eps=1e-6)])
-def test_rms_norms_are_replaced_too(make):
-    old = make(DIM)
+def test_an_rms_norm_keeps_its_gain_and_eps():
+    old = nn.RMSNorm(DIM, eps=1e-6)
     model = nn.Sequential(nn.Linear(DIM, DIM), old)
-    x = torch.randn(3, DIM)
-    before = model(x)
     (replacement,) = replace_norms(model, "rmsnorm")
-    torch.testing.assert_close(model(x), before)
-    assert model[1].weight is old.weight
-    assert model[1].eps == 1e-6
-    assert str(replacement) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
+    assert model[1].weight is old.weight and model[1].eps == 1e-6
+    assert str(replacement) == "1: RMSNorm -> RMSNorm, which keeps weight, eps"
 
 
 @pytest.mark.parametrize(("affine", "dtype"), [(True, torch.float16), (False, None)])
@@ -312,14 +286,6 @@ def test_a_shared_module_stays_one():
     model = nn.ModuleDict({"a": norm, "b": norm})
     with pytest.raises(ValueError, match="b is also at another path, which is replaced"):
         replace_norms(model, "rmsnorm", only="a")
-
-
-def test_a_copy_has_a_mask_of_its_own():
-    first = replaced("batchnorm")
-    second = copy.deepcopy(first)
-    run(second, torch.where(MASK.unsqueeze(-1), 100.0, new_input()))
-    run(first, new_input())
-    torch.testing.assert_close(second.norm.running_mean, first.norm.running_mean)
 
 
 def test_a_copied_part_of_a_model_gets_the_mask_of_that_model():
@@ -481,11 +447,7 @@ def test_a_mask_that_is_added_to_scores_is_no_mask_of_zeros_at_padding():
         model.train()(torch.randn(BATCH, TIME, DIM), attention_mask=-1e4 * MASK)
 
 
-class TwoStacks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(DIM)
-
+class TwoStacks(OneNorm):
     def forward(self, x, attention_mask=None, decoder_attention_mask=None):
         return self.norm(x)
 
@@ -636,6 +598,8 @@ def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():
 
 
 class GemmaRMSNorm(nn.Module):
+    """RMSNorm with gamma = 1 + weight."""
+
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(DIM))
@@ -679,26 +643,15 @@ def test_norms_are_replaced_once():
         replace_norms(model, "rmsnorm")
 
 
-class UnitRMSNorm(nn.Module):
-    """RMSNorm with gamma = 1 + weight, as in Gemma."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.zeros(DIM)), 1e-6
-
-    def forward(self, x):
-        return (1 + self.weight) * x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
-
-
 def with_gain(cls):
     return nn.Sequential(nn.Linear(DIM, DIM), cls())
 
 
 @pytest.mark.parametrize("loaded", ["before", "after"])
 def test_a_gain_of_1_plus_weight_stays_one_in_every_order(loaded):
-    old = with_gain(UnitRMSNorm)
+    old = with_gain(GemmaRMSNorm)
     nn.init.normal_(old[1].weight)
-    model = with_gain(UnitRMSNorm)
+    model = with_gain(GemmaRMSNorm)
     if loaded == "before":
         model.load_state_dict(old.state_dict())
     (replaced,) = replace_norms(model, "rmsnorm", mask=None)
@@ -717,7 +670,7 @@ def test_a_norm_with_values_keeps_them_where_the_default_device_has_none():
 
 
 def test_a_gain_that_means_another_thing_is_told():
-    model = with_gain(UnitRMSNorm)
+    model = with_gain(GemmaRMSNorm)
     (replaced,) = replace_norms(model, "layernorm", mask=None)
     assert (replaced.shift, replaced.added) == (1, ("bias",))
     assert "+1 was added to its gain: load no old weights" in str(replaced)
@@ -730,21 +683,20 @@ def test_a_gain_that_means_another_thing_is_told():
 
 def test_without_values_the_formula_is_measured_and_a_shift_refused():
     with torch.device("meta"):
-        model = with_gain(UnitRMSNorm)
+        model = with_gain(GemmaRMSNorm)
         (replaced,) = replace_norms(model, "rmsnorm", mask=None)
         assert (replaced.norm.weight_offset, replaced.norm.eps) == (1, 1e-6)
         assert replaced.norm.weight.is_meta
         for options in ({"name": "layernorm"}, {"name": "rmsnorm", "gain": "w"}):
             with pytest.raises(ValueError, match="has no weights yet, as inside from_pretrained"):
-                replace_norms(with_gain(UnitRMSNorm), mask=None, **options)
+                replace_norms(with_gain(GemmaRMSNorm), mask=None, **options)
 
 
-class Initializing(nn.Module):
+class Initializing(OneNorm):
     """A model that initializes its modules as those of transformers."""
 
     def __init__(self):
         super().__init__()
-        self.norm = nn.LayerNorm(DIM)
         self.linear = nn.Linear(DIM, DIM)
 
     def _init_weights(self, module):

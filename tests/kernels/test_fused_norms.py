@@ -170,7 +170,7 @@ def test_x_without_gradient_moves_what_it_moves_in_the_plain_form(name, options,
             close(ours, theirs, f"{key} after step {step}", torch.float64)
 
 
-@every_fused
+@every_norm
 def test_inference_mode(name, options, pair, draw):
     """A norm in training updates its statistics without a graph, in torch's inference mode."""
     plain, fused = pair(name, options, DIM)
@@ -247,7 +247,7 @@ def test_a_second_derivative_is_refused(name, options, pair, draw):
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
-@every_fused
+@every_norm
 def test_a_forward_reads_no_saved_tensor_back(name, options, pair, draw):
     """Activation checkpointing without re-entry would recompute the forward within itself."""
     _, fused = pair(name, options, DIM)

@@ -153,7 +153,7 @@ def test_a_single_position_is_warned_of_where_a_mean_is_subtracted(name, kernels
 
 
 @every_norm
-def test_the_input_may_be_named_as_by_torch(name, kernels):
+def test_the_input_may_be_named_as_by_torch(name):
     x, mask = torch.randn(7, 4, DIM), torch.zeros(4, 7, dtype=torch.bool)
     norm = build_norm(name, DIM).eval()
     hooked = []

@@ -11,23 +11,32 @@ from torch.distributed.tensor import DTensor, distribute_module
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
 from batches import state_of
+from norm_plugin.kernels.fused_forms import _FORMS, Fused
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
 DIM = 8
-WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
+FORMS = [*((name, False) for name in NORM_TYPES), ("rmsnorm", True), ("powernorm", True)]
+"""Every norm in plain torch, and two fused: no form decides which tensors kernels take."""
+every_form = pytest.mark.parametrize(("name", "fused"), FORMS)
 in_both_modes = pytest.mark.parametrize("training", [True, False])
+
+
+def new_norm(name, fused, training=True):
+    norm = build_norm(name, DIM).train(training)
+    if fused:
+        norm.fused = Fused(_FORMS[type(norm)], "cpu")
+    return norm
 
 
 class Marked(torch.Tensor):
     """A tensor of a user."""
 
 
-@every_norm
+@every_form
 @in_both_modes
-def test_a_subclass_of_tensor_comes_back_as_one(name, training, kernels):
-    norm, plain = (build_norm(name, DIM).train(training) for _ in range(2))
-    plain.fused = None
+def test_a_subclass_of_tensor_comes_back_as_one(name, fused, training):
+    norm, plain = (new_norm(name, form, training) for form in (fused, False))
     values = torch.randn(5, 3, DIM)
     x, x_plain = values.as_subclass(Marked).requires_grad_(), values.clone().requires_grad_()
     for _ in range(2):
@@ -41,25 +50,30 @@ def test_a_subclass_of_tensor_comes_back_as_one(name, training, kernels):
         assert type(buffer) is torch.Tensor and torch.equal(buffer, value), key
 
 
-@every_norm
+@every_form
 @in_both_modes
-def test_a_tensor_on_meta_has_a_shape(name, training, kernels):
-    norm = build_norm(name, DIM).to("meta").train(training)
+def test_a_tensor_on_meta_has_a_shape(name, fused, training):
+    norm = new_norm(name, fused, training).to("meta")
     x = torch.randn(5, 3, DIM, device="meta", requires_grad=True)
     y = norm(x)
     y.sum().backward()
     assert (y.shape, x.grad.shape) == (x.shape, x.shape)
 
 
-@every_norm
+@pytest.mark.parametrize(
+    ("name", "fused", "real"),
+    [
+        *((*form, False) for form in FORMS),
+        *((*form, True) for form in FORMS if norm_spec(form[0]).batch_statistics),
+    ],
+)
 @in_both_modes
-@pytest.mark.parametrize("real", [False, True])
-def test_a_fake_tensor_has_a_shape_and_counts_nothing(name, training, real, kernels):
-    norm = build_norm(name, DIM).train(training)
+def test_a_fake_tensor_has_a_shape_and_counts_nothing(name, fused, real, training):
+    norm = new_norm(name, fused, training)
     before = state_of(norm)
     with FakeTensorMode(allow_non_fake_inputs=real):
         if not real:
-            norm = build_norm(name, DIM).train(training)
+            norm = new_norm(name, fused, training)
         for _ in range(2):
             x = torch.randn(5, 3, DIM, requires_grad=True)
             y = norm(x)
@@ -68,7 +82,7 @@ def test_a_fake_tensor_has_a_shape_and_counts_nothing(name, training, real, kern
     if real:
         assert all(torch.equal(value, before[key]) for key, value in state_of(norm).items())
         norm(torch.randn(5, 3, DIM))
-        assert not training or not norm_spec(name).batch_statistics or norm.updates_counted == 1
+        assert norm.updates_counted == training
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +93,9 @@ def mesh():
     dist.destroy_process_group()
 
 
-@every_norm
-def test_sequence_parallelism(name, mesh, kernels):
-    norm, plain = build_norm(name, DIM), build_norm(name, DIM)
-    plain.fused = None
+@every_form
+def test_sequence_parallelism(name, fused, mesh):
+    norm, plain = new_norm(name, fused), new_norm(name, False)
     model = parallelize_module(nn.Sequential(norm), mesh, {"0": SequenceParallel()})
     x = torch.randn(3, 5, DIM)
     if norm_spec(name).batch_statistics:

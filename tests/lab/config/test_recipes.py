@@ -27,8 +27,7 @@ from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import averaging_flags, generation_flags, training_flags
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.models.settle import settle
-from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.norms.base import registry as registry
+from norm_plugin.norms import norm_spec
 
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam, length penalty
@@ -373,16 +372,13 @@ class Own(Norm):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(tmp_path, monkeypatch, own_registry):
     """A --user-dir that registers a norm, forgotten after the test."""
     folder = tmp_path / "recipes_own"
     folder.mkdir()
     (folder / "__init__.py").write_text(OWN_NORM)
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    names = list(NORM_TYPES)
     yield folder
-    NORM_TYPES[:] = names
     sys.modules.pop(folder.name, None)
 
 

@@ -44,6 +44,8 @@ def test_each_arm_has_the_value_with_the_best_mean_and_divergence_is_the_worst()
     assert choose(trials_of(a={0.2: [1.0], 0.1: [1.0]}), ["lr"]) == {"a": (0.1,)}
     worst = trials_of(a={0.1: [1.0, None], 0.2: [2.4, 2.5]}, b={0.1: [None], 0.2: [None]})
     assert choose(worst, ["lr"]) == {"a": (0.2,), "b": (0.1,)}
+    outlier = trials_of(a={0.1: [1.0, 1.0, 4.0], 0.2: [1.5, 1.5, 1.5]})
+    assert choose(outlier, ["lr"]) == {"a": (0.2,)}  # not the median
 
 
 def test_the_choice_of_two_keys_is_a_point():

@@ -104,17 +104,17 @@ def test_nested_groups_of_fairseq_are_flat_keys(task, build_yaml):
 OURS = sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, NormModel))
 
 
-@pytest.mark.parametrize("arch", OURS)
-def test_what_is_filled_in_is_taken_when_it_comes_back(arch):
+def test_what_is_filled_in_is_taken_when_it_comes_back():
     """Settings of a checkpoint are taken, for every architecture, from few and from many flags."""
-    side = ARCH_MODEL_REGISTRY[arch].sides[-1]
-    for given in ({}, {f"{side}_layers": 2, "norm_type": "powernorm", "norm_warmup_updates": 3}):
-        cfg = OmegaConf.create({"model": {"_name": arch, **given}})
-        OmegaConf.set_struct(cfg, True)
-        for _ in range(3):
-            with open_dict(cfg.model):
-                ARCH_CONFIG_REGISTRY[arch](cfg.model)
-            cfg.model = OmegaConf.to_container(cfg.model)
+    for arch in OURS:
+        layers = f"{ARCH_MODEL_REGISTRY[arch].sides[-1]}_layers"
+        for given in ({}, {layers: 2, "norm_type": "powernorm", "norm_warmup_updates": 3}):
+            cfg = OmegaConf.create({"model": {"_name": arch, **given}})
+            OmegaConf.set_struct(cfg, True)
+            for _ in range(3):
+                with open_dict(cfg.model):
+                    ARCH_CONFIG_REGISTRY[arch](cfg.model)
+                cfg.model = OmegaConf.to_container(cfg.model)
 
 
 def test_warmup_defaults_to_that_of_the_learning_rate(build, build_yaml):
@@ -135,13 +135,8 @@ def test_without_a_learning_rate_warmup_one_must_be_given(build, build_yaml):
 
 
 def test_the_choices_are_stored_with_the_run(task):
-    from fairseq import models
-
-    model = {
-        "_name": "norm_transformer_multi30k_tiny",
-        "norm_type": "powernorm",
-        "norm_placement": "pre",
-    }
+    arch = "norm_transformer_multi30k_tiny"
+    model = {"_name": arch, "norm_type": "powernorm", "norm_placement": "pre"}
     cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 10}, "model": model})
     models.build_model(cfg.model, task)
     stored = OmegaConf.to_container(cfg.model, resolve=True)
@@ -154,20 +149,17 @@ def test_the_choices_are_stored_with_the_run(task):
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize(
-    "arch",
-    [arch for arch, cls in ARCH_MODEL_REGISTRY.items() if issubclass(cls, NormModel)],
-)
-def test_placement_of_architectures(arch, placement):
+def test_placement_of_architectures(placement):
     """fairseq's architecture functions set one of their own, whatever was asked for."""
-    named = arch.endswith(("_preln", "_postln"))
-    if named and not arch.endswith(f"_{placement}ln"):
-        return
-    args = argparse.Namespace(**({} if named else {"norm_placement": placement}))
-    ARCH_CONFIG_REGISTRY[arch](args)
-    assert args.norm_placement == placement
-    for side in ARCH_MODEL_REGISTRY[arch].sides:
-        assert getattr(args, f"{side}_normalize_before") == (placement == "pre")
+    for arch in OURS:
+        named = arch.endswith(("_preln", "_postln"))
+        if named and not arch.endswith(f"_{placement}ln"):
+            continue
+        args = argparse.Namespace(**({} if named else {"norm_placement": placement}))
+        ARCH_CONFIG_REGISTRY[arch](args)
+        assert args.norm_placement == placement, arch
+        for side in ARCH_MODEL_REGISTRY[arch].sides:
+            assert getattr(args, f"{side}_normalize_before") == (placement == "pre"), arch
 
 
 REFUSED = """
@@ -260,15 +252,15 @@ def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypat
     build(*flags[:2], "--decoder-layerdrop", "0.5")  # the decoder keeps layernorm
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_an_architecture_completes_what_it_has_completed(placement):
+def test_an_architecture_completes_what_it_has_completed():
     """fairseq does so, on the command line and in build_model; N is known only the second time."""
     complete = ARCH_CONFIG_REGISTRY["norm_transformer_multi30k_tiny"]
-    settings = argparse.Namespace(norm_placement=placement)
-    complete(settings)
-    before = vars(settings).copy()
-    complete(settings)
-    assert vars(settings) == before and settings.encoder_layers == 4
+    for placement in PLACEMENTS:
+        settings = argparse.Namespace(norm_placement=placement)
+        complete(settings)
+        before = vars(settings).copy()
+        complete(settings)
+        assert vars(settings) == before and settings.encoder_layers == 4, placement
 
 
 def test_settings_that_are_settled_give_the_same_plan(task):

@@ -42,16 +42,7 @@ SMALL = {
 }
 """The flags that make a model and its batches small, by the kind of corpus."""
 UPDATES = 4
-BRIEF = (
-    "--update-freq",
-    "1",
-    "--warmup-updates",
-    "2",
-    "--max-update",
-    str(UPDATES),
-    "--max-epoch",
-    "9",
-)
+BRIEF = f"--update-freq 1 --warmup-updates 2 --max-update {UPDATES} --max-epoch 9".split()
 
 
 @dataclass(frozen=True)

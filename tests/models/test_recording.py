@@ -114,16 +114,8 @@ def test_a_record_says_what_a_transcription_finds(
     flags = ["--norm-type", name, "--norm-type-decoder", name, "--norm-placement", placement]
     if norm_spec(name).has_option("warmup_updates"):
         flags += ["--norm-warmup-updates", 2]  # the last update comes after it
-    flags += [
-        *QUIET,
-        "--norm-kernels",
-        kernels,
-        "--max-update",
-        4,
-        "--norm-record",
-        3,
-        "--layernorm-embedding",
-    ]
+    flags += [*QUIET, "--norm-kernels", kernels, "--max-update", 4, "--norm-record", 3]
+    flags += ["--layernorm-embedding"]
     train_here(
         monkeypatch, toy, tmp_path, *flags, prepare=lambda model: watches.append(Watch(model))
     )

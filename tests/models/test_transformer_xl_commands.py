@@ -23,16 +23,9 @@ PRE_POWERNORM = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-
 
 def command(data, save_dir, *flags):
     """The command line of fairseq-train."""
-    argv = [
-        data,
-        "--task",
-        TASK,
-        "--tokens-per-sample",
-        LENGTH,
-        "--arch",
-        "norm_transformer_xl_char",
-    ]
-    argv += [*TRAINING, *SIZE, "--mem-len", 8, "--save-dir", save_dir, "--no-epoch-checkpoints"]
+    argv = [data, "--task", TASK, "--tokens-per-sample", LENGTH]
+    argv += ["--arch", "norm_transformer_xl_char", *TRAINING, *SIZE, "--mem-len", 8]
+    argv += ["--save-dir", save_dir, "--no-epoch-checkpoints"]
     return [*argv, *flags]
 
 

@@ -63,15 +63,7 @@ def test_a_job_trains_by_srun_on_all_its_gpus(printed, tmp_path):
 @pytest.mark.usefixtures("warm")
 def test_a_job_trains_on_cpus_with_a_worker_for_each_task(printed, tmp_path):
     cpu = {"SLURM_JOB_ID": "12345", "SLURM_NTASKS": "2"}
-    argv = (
-        "--preset",
-        "cpu",
-        "--dry-run",
-        "--verbose",
-        "--work",
-        str(tmp_path),
-        "--scale-batch-size",
-    )
+    argv = ("--preset", "cpu", "--dry-run", "--verbose", "--work", str(tmp_path))
     lines = printed("--cpu", "run_multi30k", *argv, "--scale-batch-size", **cpu)
     (train,) = [line for line in lines if line.startswith("srun ")]
     argv = train.split()

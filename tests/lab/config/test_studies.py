@@ -152,13 +152,8 @@ def test_what_is_no_study_is_refused(tmp_path, text, message):
                 "the margin is .* such as '0.5 points'",
             )
             for margin in (
-                "0.5",
-                "points",
-                "0.5 BLEU",
-                "-1 points",
-                "0 points",
-                "nan points",
-                "inf points",
+                *("0.5", "points", "0.5 BLEU"),
+                *("-1 points", "0 points", "nan points", "inf points"),
             )
         ),
     ],
@@ -240,10 +235,7 @@ def test_the_unit_of_an_outcome():
         ("{arm: dyt, baseline: none}", "{arm: dyt, baseline: none, outcome: score}"),
         ("{arm: dyt, baseline: none}", "{arm: none, baseline: dyt}"),
         ("{arm: dyt, baseline: none}", "{arm: dyt, baseline: none, outcome: tokenized}"),
-        (
-            "{arm: dyt minus none, baseline: rmsnorm minus none}",
-            "{arm: rmsnorm, baseline: dyt}",
-        ),
+        ("{arm: dyt minus none, baseline: rmsnorm minus none}", "{arm: rmsnorm, baseline: dyt}"),
         (
             "{arm: dyt minus none, baseline: rmsnorm minus adanorm}",
             "{arm: none minus dyt, baseline: adanorm minus rmsnorm}",

@@ -53,18 +53,9 @@ def command(tmp_path_factory):
             shutil.copy(file, data / file.name.replace("train", split))
     path = data / "model.pt"
     torch.save(run_state(data), path)
-    flags = (
-        "--num-workers",
-        0,
-        "--beam",
-        4,
-        "--max-len-b",
-        12,
-        "--required-batch-size-multiple",
-        1,
-        "--max-tokens",
-    )
-    return [*map(str, (data, "--path", path, "--gen-subset", "test", "--cpu", *flags, 100))]
+    flags = ("--num-workers", 0, "--beam", 4, "--max-len-b", 12, "--max-tokens", 100)
+    flags += ("--required-batch-size-multiple", 1, "--gen-subset", "test", "--cpu")
+    return [*map(str, (data, "--path", path, *flags))]
 
 
 def sentences(output: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from norm_plugin.models.sites import LAST_MAPS, STOCK_NORMS
 from norm_plugin.norms import Norm
-from norm_plugin.placements import INPUT, SUM
+from norm_plugin.placements import INPUT, PLACEMENTS, SUM
 
 LAYERS = {"encoder": 3, "decoder": 2}
 NARROW = tuple(
@@ -24,6 +24,10 @@ NARROW = tuple(
     }.items()
     for word in (f"--{side}-{option}", str(value))
 )
+
+CHECKPOINTED = [name for name, cls in PLACEMENTS.items() if cls.streams != 1]
+CHECKPOINTED += ["pre", "post", "normformer", "b2t", "mix"]
+"""Those that stand for all where a layer is recomputed from its streams: with several, and one."""
 
 
 def shaken(model):

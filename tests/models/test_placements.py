@@ -19,15 +19,16 @@ from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.recording import read_records
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
-from norm_plugin.placements import (
-    INPUT,
-    OUTPUT,
-    PLACEMENTS,
-    SUM,
-    Placement,
-    register_placement,
+from norm_plugin.placements import INPUT, OUTPUT, PLACEMENTS, SUM, Placement, register_placement
+from stacks_by_hand import (
+    CHECKPOINTED,
+    NARROW,
+    check_decoding,
+    check_gradients,
+    layer_norm,
+    shaken,
+    stack_of,
 )
-from stacks_by_hand import NARROW, check_decoding, check_gradients, layer_norm, shaken, stack_of
 
 
 class AroundTheSum(Placement):
@@ -86,14 +87,11 @@ OVER_ALL_CHANNELS = (*QUERY_AND_KEY, "--norm-type-value", "layernorm", "--norm-q
 
 
 CHECKPOINT = ("--checkpoint-activations",)
-# A layer is recomputed from its streams: placements with several, and some with one, stand for all.
 # Norms of queries and keys are part of a branch, which a placement calls: one placement, and the
 # one that scales the heads of attention, stand for all.
-CHECKPOINTED = {name for name, cls in PLACEMENTS.items() if cls.streams != 1}
-CHECKPOINTED |= {"pre", "post", "normformer", "b2t", "mix", *OWN}
 EQUATION_CASES = [
     *((name, ()) for name in [*PLACEMENTS, *OWN]),
-    *((name, CHECKPOINT) for name in sorted(CHECKPOINTED)),
+    *((name, CHECKPOINT) for name in [*CHECKPOINTED, *OWN]),
     *(
         (name, flags)
         for name in ("pre", "normformer")
@@ -122,7 +120,9 @@ def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, bat
     check_gradients(model, logits[real], by_hand[real])
 
 
-@every_placement
+# No placement mixes positions or keeps what it computes, as test_checks.py and
+# test_placement_details.py show of each; what is left is how streams go through an incremental step
+@pytest.mark.parametrize("name", [*CHECKPOINTED, *OWN])
 def test_decoding_step_by_step_equals_decoding_at_once(name, build, batch):
     check_decoding(shaken(build(*NARROW, "--norm-placement", name)), batch)
 

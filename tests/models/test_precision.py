@@ -10,7 +10,6 @@ import torch
 
 from in_process import DISTINCT, train_here
 from in_process import everywhere as everywhere_small
-from norm_plugin.norms import NORM_TYPES
 from test_forward import everywhere
 
 WAYS = ("half", "bfloat16", "autocast")
@@ -81,7 +80,7 @@ FLAGS = ("--fp16", "--bf16", "--amp", "--memory-efficient-fp16")
     DEVICE == "cpu", reason="a CPU is tested in test_training.py, as far as it goes"
 )
 @pytest.mark.parametrize("flag", FLAGS)
-@pytest.mark.parametrize("name", NORM_TYPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_fairseq_train_learns_and_goes_on(name, flag, toy, tmp_path, monkeypatch):
     """Half of the updates, then the other half from the checkpoint."""
     flags = (*everywhere_small(name, warmup=10), flag, "--fp16-init-scale", 4)

@@ -124,7 +124,7 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
 
 
 ALLOWED = ("--norm-allow-mismatch", "on")
-SHARING = ("layernorm", "rmsnorm", "dyt", "none", "seednorm", "repbn", "unified")
+SHARING = ("layernorm", "rmsnorm", "dyt", "none", "repbn")
 """Norms with gain and offset, with one of them, with other parameters, and with statistics."""
 
 

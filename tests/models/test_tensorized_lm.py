@@ -16,8 +16,8 @@ from characters import command, task_of
 from norm_plugin.checkpoints.evaluate_lm import run as evaluate
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.tensorized_lm import MODEL, NormTensorizedLanguageModel
-from norm_plugin.placements import PLACEMENTS
 from stacks_by_hand import (
+    CHECKPOINTED,
     branch_of,
     check_gradients,
     head_norms,
@@ -79,10 +79,11 @@ VARIANTS = {
     "pre, with a final norm": {"norm_placement": "pre", "final_norm": True},
     "released mask": {"norm_placement": "post", "tensorized_mask": "released"},
     "two cores": {"norm_placement": "pre", "cores": 2},
-    **{name: {"norm_placement": name} for name in PLACEMENTS},
+    # an attention is a branch, which a placement calls: some placements stand for all
+    **{name: {"norm_placement": name} for name in CHECKPOINTED},
     **{
         f"{name}, checkpointed": {"norm_placement": name, "checkpoint_activations": True}
-        for name in PLACEMENTS
+        for name in CHECKPOINTED
     },
 }
 

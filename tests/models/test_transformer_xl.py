@@ -15,12 +15,14 @@ from reference.placements import EQUATIONS, Stack
 from torch.nn import functional
 
 from characters import TRAINING
+from in_process import DISTINCT
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.segments import TASK
 from norm_plugin.models.transformer_xl import MODEL, NormTransformerXL
-from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.placements import PLACEMENTS
 from stacks_by_hand import (
+    CHECKPOINTED,
     branch_of,
     check_gradients,
     head_norms,
@@ -153,7 +155,7 @@ VARIANTS = {
     **{name: {"norm_placement": name} for name in PLACEMENTS},
     **{
         f"{name}, checkpointed": {"norm_placement": name, "checkpoint_activations": True}
-        for name in PLACEMENTS
+        for name in CHECKPOINTED
     },
 }
 
@@ -273,7 +275,7 @@ def test_which_positions_count_in_batch_statistics(placement, build):
         torch.testing.assert_close(running, counted.mean(0), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm", NORM_TYPES)
+@pytest.mark.parametrize("norm", DISTINCT)
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_every_norm_trains_and_each_parameter_has_a_gradient(norm, placement, build):
     settings = {"norm_type": norm, "norm_placement": placement}

@@ -84,14 +84,13 @@ def test_the_command_measures_a_claim(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_case_that_is_not_finite_is_named_and_left_out(name, value, tmp_path):
+def test_a_case_that_is_not_finite_is_named_and_left_out(name, tmp_path):
     claim, frame = CLAIMS[name], read_measurements(name, RESULTS)
     may_lack = getattr(claim, "MAY_LACK", ())
     *_, number = (each for each in frame.select_dtypes("number") if each not in may_lack)
     frame = frame.astype({number: float})
     assert not finite_cases(claim, frame)[1]
-    frame.loc[frame.index[-1], number] = value
+    frame.loc[frame.index[-1], number] = math.nan
     finite, (row,) = finite_cases(claim, frame)
     case = [column for column in claim.CASE if column in frame]
     some = frame[(frame[case] == frame[case].iloc[-1]).all(axis=1)]

@@ -17,6 +17,7 @@ from norm_lab.engine.state import WAITING, Status, read_status
 KILLS = 3  # a run
 DONE = "was done before"
 RUN = ("iwslt14", "norm=powernorm")
+NO_CURVES = {"train": [], "train_inner": [], "valid": []}
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,7 @@ def test_a_training_without_a_checkpoint_is_not_done(runs):
 
 
 @pytest.mark.parametrize(
-    ("product", "left"),
-    [("checkpoint_last.pt", 0), ("layernorm-seed1.json", 1)],
+    ("product", "left"), [("checkpoint_last.pt", 0), ("layernorm-seed1.json", 1)]
 )
 def test_a_stage_whose_product_is_gone_is_done_again_and_what_follows_too(product, left, runs):
     runs.run("wmt14")
@@ -145,16 +145,15 @@ def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
         assert read_status(run) == Status(WAITING)
 
 
-@pytest.mark.parametrize("left", [b"\xff"])
-def test_a_run_whose_status_a_power_cut_has_damaged_goes_on(left, undisturbed, runs):
+def test_a_run_whose_status_a_power_cut_has_damaged_goes_on(undisturbed, runs):
     _, expected = undisturbed
     runs.run(*RUN, FAKE_TRAINING="fails")
     (status,) = runs.work.glob("runs/*/*/status.json")
-    status.write_bytes(left)
+    status.write_bytes(b"\xff")
     result = runs.run(*RUN)  # begun
     assert result.returncode == 0, result.stderr
     assert runs.outcome() == expected
-    status.write_bytes(left)
+    status.write_bytes(b"\xff")
     again = runs.run(*RUN)  # finished
     assert again.returncode == 0 and DONE not in again.stdout, again.stderr
     assert runs.outcome() == expected
@@ -218,11 +217,7 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     (record,) = runs.work.glob("results/toy/layernorm-seed1.json")
     failure = json.loads(record.read_text())
     assert (failure["state"], failure["reason"]) == ("failed", "the disk is full")
-    assert failure["curves"] == {
-        "train": [],
-        "train_inner": [],
-        "valid": [],
-    }  # as its log says nothing
+    assert failure["curves"] == NO_CURVES  # as its log says nothing
     assert failure["progress"].startswith("3 ")  # updates
     assert failure["date"].endswith("Z")
     # one that was killed is said to be so, whatever it printed before
@@ -240,11 +235,7 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     (record,) = runs.work.glob("results/toy/layernorm-seed1.json")
     failure = json.loads(record.read_text())
     assert failure["state"] == "diverged" and "has a NaN" in failure["reason"]
-    assert failure["curves"] == {
-        "train": [],
-        "train_inner": [],
-        "valid": [],
-    }  # the fake log has no such line
+    assert failure["curves"] == NO_CURVES
     runs.take_calls()
     again = runs.run("toy")
     assert again.returncode == 1 and "train diverged" in again.stderr

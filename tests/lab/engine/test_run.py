@@ -16,13 +16,12 @@ from norm_lab.engine.execution import write_run
 from norm_lab.engine.stages import data_key, evaluation_flags, run_stages
 from norm_plugin.io.command_line import CommandError
 
-EXPERIMENTS = ("iwslt15", "multi30k", "toy")
 STAGES = ["prepare", "train", "average", "generate", "score"]
 DONE = "was done before"
 STAMPED = 2  # stages; those of the data see for themselves
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", ["iwslt15", "toy"])  # with a vocabulary for each side, and one
 def test_all_stages_run_in_order_and_once(name, runs):
     first = runs.run(name, "norm=rmsnorm", "seed=2")
     assert first.returncode == 0, first.stderr
@@ -234,10 +233,9 @@ def test_a_seed_is_a_whole_number(seed):
         spec_of("wmt14", "--seed", seed)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
+def test_a_pasted_dry_run_does_what_the_run_does(runs, tmp_path):
     argv = ["norm=powernorm", "--raw", "a b, it's", "--", "--clip-norm", "0.5"]
-    dry = runs.run(name, "--dry-run", "--verbose", *argv)
+    dry = runs.run("iwslt15", "--dry-run", "--verbose", *argv)
     assert dry.returncode == 0, dry.stderr
     assert runs.outcome() == {} and runs.take_calls() == []
 
@@ -246,7 +244,7 @@ def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
     calls, files = runs.take_calls(), runs.outcome()
     (tmp_path / "other").mkdir()
     other = FakeRuns(tmp_path / "other")
-    assert other.run(name, *argv).returncode == 0
+    assert other.run("iwslt15", *argv).returncode == 0
     expected = [
         [text.replace(str(other.folder), str(runs.folder)) for text in call]
         for call in other.take_calls()

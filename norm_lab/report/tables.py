@@ -367,7 +367,7 @@ def speed_table(study: Study) -> pd.DataFrame:
             "peak_memory": mean("training.peak_memory") / 2**20,
         }
     )
-    return table.reset_index()
+    return table.rename_axis("arm").reset_index()
 
 
 def conclusions(study: Study) -> list[str]:

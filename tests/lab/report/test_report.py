@@ -388,6 +388,7 @@ def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
     text = section(reported([folder], tmp_path / "out"), "Speed and size")
     assert (tmp_path / "out" / "speed.svg").exists() == (not note)
     assert note in text and ("not drawn" in text) == bool(note)
+    assert "| arm | score |" in text and "\n| layernorm | " in text  # the names of other tables
 
 
 HOSTILE = (

@@ -1,4 +1,4 @@
-"""Fill the generated blocks of papers/*.md and studies/README.md.
+"""Fill the generated blocks of papers/*.md, studies/README.md and studies/mnist/README.md.
 
 Draw the figures of papers/ whose tables have changed.
 
@@ -40,7 +40,8 @@ def fill_papers(root: Path, check: bool) -> list[Path]:
     Returns:
         The stale files.
     """
-    pages = [root / "studies" / "README.md", *sorted(root.glob("papers/*.md"))]
+    studies = [root / "studies" / name for name in ("README.md", "mnist/README.md")]
+    pages = [*studies, *sorted(root.glob("papers/*.md"))]
     figures = stale_figures(root / "papers", root / "studies")
     if not check:
         for path, text in figures.items():

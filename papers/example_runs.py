@@ -129,7 +129,7 @@ def comparisons_table(name: str, root: Path) -> str:
                 "here, points": f"{test.mean:+.3f}",
                 "95 % interval": f"{low:+.3f} to {high:+.3f}",
                 "n": test.n,
-                "p (Holm)": f"{p:.4f}",
+                "p (Holm)": "<0.0001" if p < 0.0001 else f"{p:.4f}",
                 "verdict": "equal" if max(-low, high) < EQUAL[name] else str(better),
             }
         )

@@ -14,6 +14,7 @@ from norm_lab.study.comparisons import outcome_values
 from norm_lab.study.significance import half_interval
 from norm_lab.study.study import Study
 from papers.across import compare_across, declared_across
+from papers.example_runs import declared_comparisons
 from papers.findings import (
     COMPARISONS,
     DECLARED,
@@ -53,8 +54,8 @@ DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)")
 LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
 NOT_WORDS = re.compile(r"```.*?```|`[^`]*`|(?<=\])\([^)]*\)", re.DOTALL)
 NOT_PRINTED = {
-    # Python; published; hours
-    "README": "3.13 41.02 35.5 31.2 28.3 53.2 77.21 39.23 0.3 1.5 6.5 0.1 3.2",
+    # Python; published; hours; gigabytes
+    "README": "3.13 41.02 35.5 31.2 28.3 53.2 77.21 39.23 0.3 1.5 6.5 0.1 3.2 0.4 0.2 0.04",
     "adanorm": "0.086 1.31",  # a training loss after five epochs; published
     "depth": "4.81 0.02 0.03",  # the entropy of single characters; deviations of two trials
     "derivatives": "4.586 4.7",  # the worst of five runs; a level of curves
@@ -193,6 +194,8 @@ def known_intervals() -> set[tuple[str, ...]]:
     known = {form for row in found for form in forms(*(row[name] for name in names))}
     for each in (each for name in DECLARED["across"] for each in declared_across(name)):
         test, _ = compare_across(each, RESULTS)
+        known |= forms(test.mean, *test.interval)
+    for _, test, _ in declared_comparisons("mnist", RESULTS.parent).values():
         known |= forms(test.mean, *test.interval)
     tables = {name: outcome_tables(read_named(name, RESULTS)) for name in STUDIES}
     groups = [*((name,) for name in STUDIES), TOGETHER]

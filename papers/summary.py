@@ -58,19 +58,25 @@ def task_cell(norm: str, cell: Declared, results: Path) -> str:
     if "across" in cell:
         (each,) = declared_across(cell["across"])
         row = across_row(each, results)
-        mean = f"**{row['mean']}**{EXPLORED}" if row["decided"] else row["mean"]
+        mean = f"**{row['mean']}**" if row["decided"] else row["mean"]
+        mean += "" if any(map(is_tuned, each.arms)) else ONE_RATE
+        mean += EXPLORED if row["decided"] else ""
         return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}"
     if "study" not in cell:
         return str(cell.get("text", ""))
     effect = effect_of_cell(norm, cell)
     row = measured(results)[effect.key]
     is_decided = row["verdict"] != Verdict.UNDECIDED
-    tuned = read_study_file(study_path(effect.study)).tune is not None
     mean = f"**{row['mean']}**" if is_decided else row["mean"]
-    mean += "" if tuned else ONE_RATE
+    mean += "" if is_tuned(effect.study) else ONE_RATE
     mean += EXPLORED if is_decided and row["family"] == EXPLORATORY else ""
     ahead = f"<br>{ahead_text(Effect(**cell['ahead']), results)}" if "ahead" in cell else ""
     return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}{ahead}"
+
+
+def is_tuned(study: str) -> bool:
+    """Return whether each arm of a study has a learning rate of its own."""
+    return read_study_file(study_path(study)).tune is not None
 
 
 def ahead_text(effect: Effect, results: Path) -> str:

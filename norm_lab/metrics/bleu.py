@@ -247,7 +247,7 @@ def score_log(
         what += ", the reference detokenized too, as it comes tokenized"
     plain = plain_references(references, form)
     scores["sacrebleu"] = {
-        **score_sacrebleu(hypotheses, plain, form.lowercase),
+        **score_sacrebleu(hypotheses, plain, form.lowercase, form.language),
         "label": label(what),
     }
     scores["chrf"] = {
@@ -382,16 +382,28 @@ def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str
     return _sacrebleu_parts(metric, hypotheses, references)
 
 
+WITHOUT_SPACES = {"zh": "zh", **dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")}
+"""sacrebleu's tokenizer for languages without spaces between words, of which its default would take
+a sentence for one word. That for Japanese words, ja-mecab, needs another package."""
+
+
+def sacrebleu_tokenizer(language: str) -> str | None:
+    """Return sacrebleu's tokenizer for a language, as ``zh`` or ``zh_CN``; None: its default."""
+    return WITHOUT_SPACES.get(re.split("[-_]", language)[0])
+
+
 def score_sacrebleu(
-    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool, language: str = ""
 ) -> dict[str, Any]:
     """Return sacrebleu's corpus BLEU of plain text, with its signature.
 
-    ``lowercase`` compares without case, for models of lower-cased text; the signature says so.
+    ``lowercase`` compares without case, for models of lower-cased text; the signature says so, and
+    names the tokenizer.
     """
     from sacrebleu.metrics import BLEU
 
-    return _sacrebleu_parts(BLEU(lowercase=lowercase), hypotheses, references)
+    metric = BLEU(lowercase=lowercase, tokenize=sacrebleu_tokenizer(language))
+    return _sacrebleu_parts(metric, hypotheses, references)
 
 
 def score_chrf(

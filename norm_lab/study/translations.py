@@ -18,7 +18,13 @@ import pandas as pd
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from norm_lab.metrics.bleu import plain_references, reference_file, score_sacrebleu, text_form
+from norm_lab.metrics.bleu import (
+    plain_references,
+    reference_file,
+    sacrebleu_tokenizer,
+    score_sacrebleu,
+    text_form,
+)
 from norm_lab.study.significance import holm, verdict
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -30,10 +36,11 @@ NO_BASELINE = "the baseline has no such seed"
 
 
 class References(NamedTuple):
-    """The reference translations in plain text, and whether to compare without case."""
+    """The reference translations in plain text, whether to compare without case, the language."""
 
     lines: Sequence[str]
     lowercase: bool
+    language: str = ""
 
 
 def read_references(study: Study, data: Path) -> References:
@@ -51,7 +58,7 @@ def read_references(study: Study, data: Path) -> References:
         )
     form = text_form(manifest)
     lines = read_lines(reference_file(data, study.runs["split"].iloc[0], manifest["target"]))
-    return References(plain_references(lines, form), form.lowercase)
+    return References(plain_references(lines, form), form.lowercase, form.language)
 
 
 def compare_translations(
@@ -113,7 +120,7 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
             f"{len(references.lines)} references"
         )
     stored = run["scores.sacrebleu.score"]
-    score = score_sacrebleu(lines, references.lines, references.lowercase)["score"]
+    score = score_sacrebleu(lines, *references)["score"]
     if score != stored:
         raise CommandError(
             f"the stored translations of {run['norm']} seed {run['seed']} give sacrebleu {score}, "
@@ -140,7 +147,9 @@ def randomization_test(
     systems: list[Any] = [("baseline", list(baseline)), ("system", list(system))]
     # importing fairseq would let sacrebleu's log messages on each test through
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    metrics = {"BLEU": BLEU(lowercase=references.lowercase, references=[list(references.lines)])}
+    kept, lowercase, language = references
+    tokenizer = sacrebleu_tokenizer(language)
+    metrics = {"BLEU": BLEU(lowercase, tokenize=tokenizer, references=[list(kept)])}
     test = PairedTest(systems, metrics, None, test_type="ar", n_samples=trials)
     results: tuple[dict[str, Any], dict[str, Any]] = test()
     signature, scores = results

@@ -323,3 +323,17 @@ def test_a_byte_order_mark_is_no_part_of_the_reference(tmp_path) -> None:
     marked = tmp_path / "reference.de"
     marked.write_bytes(b"\xef\xbb\xbf" + REFERENCE.read_bytes())
     assert score_log(LOG, marked, LOWER) == score_log(LOG, REFERENCE, LOWER)
+
+
+@pytest.mark.parametrize(("language", "tokenizer"), [("zh", "zh"), ("zh_CN", "zh"), ("ja", "char")])
+def test_a_sentence_without_spaces_is_more_than_one_word(language, tokenizer, tmp_path):
+    reference, hypothesis = "我们今天去公园散步，天气很好。", "我们今天去公园跑步，天气很好。"
+    scores = "BLEU4 = 0.00, 0.0/0.0/0.0/0.0 (BP=1.000, ratio=1.000, syslen=1, reflen=1)"
+    log, text = tmp_path / "generate.log", tmp_path / "test.zh"
+    log.write_text(
+        f"T-0\t{reference}\nD-0\t-0.1\t{hypothesis}\nGenerate test with beam=5: {scores}\n",
+        encoding="utf-8",
+    )
+    text.write_text(f"{reference}\n", encoding="utf-8")
+    found = score_log(log, text, TextForm(language, subword="sentencepiece"))["sacrebleu"]
+    assert found["score"] > 50 and f"tok:{tokenizer}|" in found["signature"]

@@ -50,6 +50,13 @@ def test_case_counts_unless_told_not_to():
     assert (equal.difference, equal.p) == (0, 1)
 
 
+def test_sentences_without_spaces_are_compared_as_they_are_scored():
+    references = ["我们今天去公园散步，天气很好。"] * 4
+    changed = [line.replace("散", "跑") for line in references]
+    test = randomization_test(changed, references, References(references, False, "zh"), trials=20)
+    assert -50 < test.difference < 0 and "tok:zh|" in test.signature
+
+
 def write_study(tmp_path, *runs):
     """A study of ``(norm, seed, translations)``; None: none are kept."""
     results = [

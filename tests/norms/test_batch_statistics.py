@@ -223,3 +223,11 @@ def test_kernels_may_change_between_a_forward_and_its_repetition(name, options, 
         assert norm.fused is chosen
         gradients.append(leaf.grad)
     assert torch.equal(*gradients)
+
+
+def test_data_parallel_evaluates_and_does_not_train():
+    """Its threads would give a replica the padding mask of another."""
+    norm = new_norm("batchnorm")
+    with pytest.raises(RuntimeError, match="train by DistributedDataParallel"):
+        norm._replicate_for_data_parallel()
+    norm.eval()._replicate_for_data_parallel()

@@ -172,6 +172,22 @@ class BatchStatisticsNorm(AffineNorm):
             self._write_count()  # a compiled inference reads the buffer
         return super().train(mode)
 
+    def _replicate_for_data_parallel(self) -> Any:
+        """Return a replica for ``torch.nn.DataParallel``, as torch does.
+
+        Raises:
+            RuntimeError: the norm trains. Replicas are called in threads, which would take the
+                padding mask and the statistics of each other's forward.
+        """
+        if self.training:
+            raise RuntimeError(
+                f"{type(self).__name__} does not train under torch.nn.DataParallel, whose threads "
+                "would mix the statistics of their batches: train by DistributedDataParallel "
+                "(start the program by torchrun), on one GPU (CUDA_VISIBLE_DEVICES=0), or with a "
+                "norm over channels, such as 'layernorm' or 'rmsnorm'"
+            )
+        return super()._replicate_for_data_parallel()
+
     def _check_loaded(self, key: str, name: str, value: Tensor) -> None:
         advice = "the checkpoint is damaged or its training diverged; load another one"
         if not value.isfinite().all():

@@ -58,6 +58,19 @@ def test_after_its_first_forward_powernorm_divides_by_the_running_mean(ragged):
         torch.testing.assert_close(norm(batch, mask)[real], expected[real], rtol=1e-12, atol=1e-12)
 
 
+@every_form
+def test_a_batch_of_padding_has_no_weight(name, options, ragged):
+    x, mask = ragged()
+    norm, other = new_norm(name, **options), new_norm(name, **options)
+    norm.start_cumulative_average()
+    other.start_cumulative_average()
+    norm(x, torch.ones_like(mask))
+    norm(x[:0], mask[:, :0])
+    assert torch.equal(norm(x, mask), other(x, mask))
+    for key, value in norm.named_buffers():
+        assert torch.equal(value, other.get_buffer(key)), key
+
+
 def test_forwards_that_are_computed_again_do_not_count(ragged):
     norm = new_norm("batchnorm")
     norm.start_cumulative_average()

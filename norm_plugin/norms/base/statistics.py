@@ -69,7 +69,8 @@ class BatchStatisticsNorm(AffineNorm):
             optimizer does.
         ghost_batch_tokens: N, the statistics are those of groups of N tokens; None: of the whole
             batch. See :mod:`norm_plugin.norms.base.groups` and :func:`set_ghost_batch_tokens`.
-        averaged_forwards: forwards since :meth:`start_cumulative_average`; None: it was not called.
+        averaged_forwards: forwards since :meth:`start_cumulative_average`, without those of padding
+            alone; None: it was not called.
         loss_scale: the factor by which the loss is multiplied before its backward pass, as in
             mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
             any other code that multiplies it must set this, see :func:`set_loss_scale`.
@@ -240,7 +241,7 @@ class BatchStatisticsNorm(AffineNorm):
         if again:
             return self._forward_again(x, padding_mask, batch_first)
         self._forwards.current[1] = self.fused
-        if self.averaged_forwards is not None:
+        if self.averaged_forwards is not None and self._averages(x, padding_mask):
             self.averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
@@ -299,6 +300,14 @@ class BatchStatisticsNorm(AffineNorm):
         for name in self.forward_updated_buffers:
             self.get_buffer(name).zero_()
         self.averaged_forwards = 0
+
+    def _averages(self, x: Tensor, padding_mask: Tensor | None) -> bool:
+        """Return whether x, (..., C), has a position that is not padding, maybe on another worker.
+
+        A batch without one changes no statistic, so it must not have a weight in their mean.
+        """
+        padding = padding_mask is not None and bool(padding_mask.bool().all())
+        return worker_count(self.sync) > 1 or (x.numel() > 0 and not padding)
 
     def effective_momentum(self, weight: float) -> float:
         """Return the weight of the current batch in a running statistic, in [0, 1].

@@ -329,6 +329,15 @@ def test_a_copied_mask_is_inverted_anew():
     assert valid_positions(x, copied).equal(~copied.t())
 
 
+def test_a_mask_of_an_evaluation_in_inference_mode_serves_a_training():
+    x, mask = torch.randn(5, 3, 8, requires_grad=True), torch.zeros(3, 5, dtype=torch.bool)
+    norm = build_norm("batchnorm", 8)
+    with torch.inference_mode():
+        norm.eval()(x, mask)
+    norm.train()(x, mask).sum().backward()
+    assert x.grad is not None
+
+
 def test_a_subclass_of_layernorm_computes_by_its_own_normalize():
     class Doubled(LayerNorm):
         def normalize(self, x, valid):

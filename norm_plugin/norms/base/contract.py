@@ -246,11 +246,13 @@ _VALID = "_valid_positions"
 def _must_be_recorded(mask: Tensor) -> bool:
     """Return whether a graph or a trace of this forward would keep a stored result as a constant.
 
-    So would a tensor of inference mode, which does not say when it changes.
+    A tensor of inference mode does not say when it changes, and a result of inference mode cannot
+    be saved by the graph of a later forward.
     """
     return (
         torch.compiler.is_compiling()
         or mask.is_inference()
+        or torch.is_inference_mode_enabled()
         or torch.jit.is_tracing()
         or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
     )

@@ -172,7 +172,8 @@ def _compose(path: Path, overrides: tuple[str, ...]) -> Configuration:
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq lowers the root level
     try:
         # a file elsewhere can also use the groups of configs/
-        groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
+        escaped = str(CONFIGS).replace("'", "\\'")  # in quotes, any other character may occur
+        groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=['file://{escaped}']"]
         with initialize_config_dir(str(path.parent), version_base="1.1"):
             composed = compose(path.stem, [*groups, *overrides])
         config: Any = OmegaConf.to_container(composed, resolve=True)

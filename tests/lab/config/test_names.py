@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 from fairseq.dataclass.configs import FairseqConfig
 
+from norm_lab.config import configuration
 from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.names import check_is_study, check_names
 from norm_lab.config.options import Request, overrides_by_key
+from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, UsageError
 
 WRONG = [
@@ -103,3 +106,15 @@ def test_an_answer_without_a_training_costs_no_import_of_torch(argv, message):
     )
     first, *_, modules = done.stdout.splitlines()
     assert message in first and modules == "[]"
+
+
+def test_an_experiment_of_ones_own_finds_the_sizes_of_a_checkout_with_any_name(
+    tmp_path, monkeypatch
+):
+    configs = tmp_path / "Jürgen's (1), a=b #2" / "configs"
+    shutil.copytree(CONFIGS, configs)
+    monkeypatch.setattr(configuration, "CONFIGS", configs)
+    own = tmp_path / "mine.yaml"
+    own.write_text((CONFIGS / "toy.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    small = configuration.read_configuration(str(own), ["size=smoke"])["optimization"]
+    assert small != configuration.read_configuration(str(own))["optimization"]

@@ -132,8 +132,8 @@ def _training(spec: RunSpec) -> tuple[str, ...]:
     settings["common"] = {**settings["common"], **spec.logging}
     if on_cpu(spec):
         settings["common"]["cpu"] = True
-        # a worker is a fork for one epoch, and may end many epochs later, with the memory of a training
-        settings["dataset"] = {"num_workers": 0, **settings["dataset"]}
+        # a worker is a fork for one epoch: it copies the training's memory, and ends epochs later
+        settings["dataset"] = {"num_workers": 0, **settings.get("dataset", {})}
         if not spec.srun:
             settings.pop("distributed_training", None)
     flags = training_flags(settings)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fake_runs import spec_of
 from norm_lab.config.configuration import for_workers
 from norm_lab.config.options import SLURM, Request
+from norm_lab.engine.stages import run_stages
 from norm_plugin.io.command_line import CommandError
 
 
@@ -121,3 +123,12 @@ def test_the_configuration_itself_is_not_changed(gpus):
 )
 def test_the_gpus_of_this_machine_do_not_matter_to_runs_elsewhere(option):
     assert Request("toy", **option).elsewhere and not Request("toy").elsewhere
+
+
+def test_a_training_on_the_cpu_loads_its_data_itself(gpus):
+    """ptb names no workers; each fork would keep a copy of the training's memory for epochs."""
+    spec = spec_of("ptb")
+    for count in (0, 1):
+        gpus(count)
+        command = run_stages(spec)[0].command
+        assert ("--num-workers 0" in " ".join(command)) == (count == 0)

@@ -171,7 +171,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str], arms: Arm
     experiment, spec = arms[arm]
     raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(
-        spec.work, experiment, spec.subword, seed, raw, spec.pretrained
+        spec.work, experiment, spec.subword, seed, raw, spec.pretrained, spec.settings["task"]
     )
     return replace(
         spec,
@@ -240,7 +240,9 @@ def _compose_arm(
     placement = UNCHECKED_PLACEMENT if request.outline else check_training(checked)
 
     raw = raw_folder(request.raw, experiment)
-    data, preparation = prepared_data(work, experiment, subword, SEED, raw, pretrained)
+    data, preparation = prepared_data(
+        work, experiment, subword, SEED, raw, pretrained, trained["task"]
+    )
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
     spec = RunSpec(
         experiment="_".join(filter(None, parts)),

@@ -213,12 +213,21 @@ def prepared_data(
     seed: int,
     raw: Path | None,
     pretrained: Path | None,
+    task: Settings,
 ) -> tuple[Path, Preparation]:
-    """Return the folder of the prepared corpus, and how it is prepared."""
+    """Return the folder of the prepared corpus, and how it is prepared.
+
+    Args:
+        task: the settings of the task; a folder of sentence pairs does not say their direction.
+    """
     name = experiment.data_name
     options: dict[str, Value] = {}
     if raw is not None:
         options["raw"] = str(raw)
+    source, target = (task.get(f"{side}_lang") for side in ("source", "target"))
+    if experiment.folder and source and target:
+        name += f"-{source}-{target}"
+        options |= {"src": source, "tgt": target}
     if subword:
         name += f"-{subword}"
         options["subword"] = subword

@@ -46,7 +46,7 @@ from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
 from norm_lab.run.flags import check_precision_on_cpu, training_flags
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import make_folder, write_text
+from norm_plugin.io.files import make_folder, read_json, write_text
 
 STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
@@ -119,6 +119,23 @@ def error_of_other_training(spec: RunSpec, of: str) -> CommandError:
     )
 
 
+def check_direction(spec: RunSpec) -> None:
+    """Raise CommandError if a corpus was not prepared for the direction of the training.
+
+    fairseq would train in that direction, and translate the test set in the one of the files.
+    """
+    path = spec.data / "manifest.json"
+    prepared = read_json(path) if path.is_file() else {}
+    for side in ("source", "target"):
+        trained = spec.settings["task"].get(f"{side}_lang")
+        if trained and prepared.get(side, trained) != trained:
+            raise CommandError(
+                f"task.{side}_lang is {trained}, but {path} has the {side} {prepared[side]}: "
+                "change the languages of the experiment or of its corpus, and remove "
+                f"{spec.data} to prepare it again"
+            )
+
+
 class Execution:
     """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
 
@@ -144,6 +161,7 @@ class Execution:
         if not is_prepared(self.spec):  # several runs share the data; its command has its own lock
             self.command(PREPARE, data_command(self.spec), Meter())
             write_text(prepared_file(self.spec), f"{data_key(self.spec)}\n")
+        check_direction(self.spec)
         train, finish = run_stages(self.spec)  # their keys depend on the data
         if not self.is_done(train):
             self.train(train)

@@ -12,7 +12,7 @@ import pytest
 from fake_runs import FakeRuns, composed, of_stage, spec_of, value
 from norm_lab.commands import DEMO_NORMS
 from norm_lab.config.spec import RUN_FILE, RunSpec
-from norm_lab.engine.execution import write_run
+from norm_lab.engine.execution import check_direction, write_run
 from norm_lab.engine.stages import data_key, evaluation_flags, run_stages
 from norm_plugin.io.command_line import CommandError
 
@@ -60,6 +60,19 @@ def test_a_changed_program_of_ones_own_corpus_prepares_it_again(tmp_path):
     before = data_key(own)
     program.write_text("print(2)\n")
     assert data_key(own) != before
+
+
+def test_a_corpus_of_the_other_direction_is_refused(tmp_path):
+    """It would be trained from en to xx, and evaluated from xx to en, with a score of about 0."""
+    spec = spec_of("toy", "--work", tmp_path / "work")
+    spec.data.mkdir(parents=True)
+    for source, target in (("en", "xx"), ("xx", "en")):
+        manifest = json.dumps({"source": source, "target": target})
+        (spec.data / "manifest.json").write_text(manifest)
+        if source == "en":
+            check_direction(spec)
+    with pytest.raises(CommandError, match="task.source_lang is en, but .* has the source xx"):
+        check_direction(spec)
 
 
 def test_the_spec_of_a_copied_or_damaged_run_is_refused(tmp_path):

@@ -174,8 +174,9 @@ def test_a_corpus_may_be_a_folder_of_sentence_pairs(outside):
     file.write_text(file.read_text().replace("my_corpus.py", "../pairs/"))
     (spec,) = composed(str(file))
     assert spec.preparation.program == "data-prep/own_pairs.py"
-    assert spec.preparation.options == {"raw": str(outside.parent / "pairs")}
-    assert spec.data.name == "pairs"
+    direction = {"src": "en", "tgt": "xx"}  # else it would be that of the alphabet
+    assert spec.preparation.options == {"raw": str(outside.parent / "pairs"), **direction}
+    assert spec.data.name == "pairs-en-xx"
     file.write_text(file.read_text().replace("../pairs/", "multi30k/"))
     with pytest.raises(CommandError, match="multi30k.py has the name of a file of data-prep/"):
         composed(str(file))

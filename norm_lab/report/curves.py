@@ -22,9 +22,9 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
-    looks_of,
     outliers,
     style,
+    styles_by_arm,
 )
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import split_ratio
@@ -72,10 +72,10 @@ def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> 
 
 
 class Baseline(NamedTuple):
-    """The line of the baseline in a panel, with columns ``x`` and ``mean``; its name and look."""
+    """The line of the baseline in a panel, with columns ``x`` and ``mean``; its name and style."""
 
     name: str
-    look: Mapping[str, Any]
+    line_style: Mapping[str, Any]
     line: pd.DataFrame
 
 
@@ -86,7 +86,7 @@ def curves_in_panels(
     lines: pd.DataFrame,
     shown: Sequence[Panel],
     labels: tuple[str, str],
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
     baseline: Callable[[Panel], Baseline] | None = None,
     more: Callable[[Any, Panel], None] | None = None,
     settled: float = 0,
@@ -97,7 +97,7 @@ def curves_in_panels(
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        looks: the color and dashes of each arm (default: by its place).
+        styles: the color and dashes of each arm (default: by its place).
         settled: the scale ignores points before this share of the x axis.
         log: use a logarithmic x axis.
     """
@@ -105,7 +105,7 @@ def curves_in_panels(
     columns = min(len(shown), 3 if alone else 2)
     rows = math.ceil(len(shown) / columns)
     names = list(dict.fromkeys(name for panel in shown for name in panel.names.values()))
-    styles = looks or {a: style(names.index(n)) for panel in shown for a, n in panel.names.items()}
+    by_arm = styles or {a: style(names.index(n)) for panel in shown for a, n in panel.names.items()}
     drawn = []
     for panel in shown:
         of_panel = [lines[lines["arm"].isin(panel.names)]]
@@ -119,12 +119,12 @@ def curves_in_panels(
         handles = {}
         for axes, panel, ends in zip(grid.flat, shown, drawn):
             if baseline is not None:
-                name, look, line = baseline(panel)
-                (handles[name],) = axes.plot(line["x"], line["mean"], **look)
+                name, line_style, line = baseline(panel)
+                (handles[name],) = axes.plot(line["x"], line["mean"], **line_style)
             for arm, short in panel.names.items():
                 line = lines[lines["arm"] == arm]
-                (mean,) = axes.plot(line["x"], line["mean"], **styles[arm])
-                band = {"color": styles[arm]["color"], "alpha": 0.2, "linewidth": 0}
+                (mean,) = axes.plot(line["x"], line["mean"], **by_arm[arm])
+                band = {"color": by_arm[arm]["color"], "alpha": 0.2, "linewidth": 0}
                 axes.fill_between(line["x"], line["low"], line["high"], **band)
                 if len(panel.names) > 1 or len(shown) == 1:
                     handles[short] = mean
@@ -264,20 +264,20 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
     shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
     if not shown:
         return None
-    baselines, looks = dict(study.pairs), looks_of(study)
+    baselines, styles = dict(study.pairs), styles_by_arm(study)
 
     def baseline_line(panel: Panel) -> Baseline:
         name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
         line = lines[lines["arm"] == name]
         if difference:
             line = pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
-        return Baseline(study.short_names[name], looks[name], line)
+        return Baseline(study.short_names[name], styles[name], line)
 
     def draw_failed(axes: Any, panel: Panel) -> None:
         for (arm, _), line in failed.groupby(["arm", "seed"], sort=False):
             if arm in panel.names or (arm == study.baseline and panel is shown[0]):
-                look = {"color": INK, "linewidth": 0.6, "marker": "x", "markevery": [-1]}
-                axes.plot(line["x"], line["loss"], **look)
+                line_style = {"color": INK, "linewidth": 0.6, "marker": "x", "markevery": [-1]}
+                axes.plot(line["x"], line["loss"], **line_style)
                 seed, state = line[["seed", "state"]].iloc[-1]
                 end = tuple(line[["x", "loss"]].iloc[-1])
                 axes.annotate(f" seed {seed} {state}", end, fontsize=SMALL - 2)
@@ -299,7 +299,7 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
         lines,
         shown,
         ("updates", label),
-        looks,
+        styles,
         baseline_line,
         more=draw_failed,
         settled=SETTLED,

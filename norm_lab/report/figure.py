@@ -1,4 +1,4 @@
-"""A figure: its data, how it is drawn by matplotlib, and the look of all figures."""
+"""A figure: its data, how it is drawn by matplotlib, and the style of all figures."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def style(place: int) -> dict[str, Any]:
     return {"color": COLORS[color], "linestyle": dash, "linewidth": 1.5}
 
 
-def looks_of(study: Study) -> dict[str, dict[str, Any]]:
+def styles_by_arm(study: Study) -> dict[str, dict[str, Any]]:
     """Return the color and dashes of each arm, the same in all figures of a page.
 
     The main baseline has the text color. Arms that differ in their placement alone are alike.
@@ -153,15 +153,15 @@ def looks_of(study: Study) -> dict[str, dict[str, Any]]:
     shorts = study.short_names
     names = dict.fromkeys(shorts[arm] for arm in study.names)
     others = [name for name in names if name != shorts[study.baseline]]
-    looks = {name: style(place) for place, name in enumerate(others)}
+    styles = {name: style(place) for place, name in enumerate(others)}
     main = {"color": INK, "linestyle": "-", "linewidth": 1.5}
-    return {arm: dict(looks.get(shorts[arm], main)) for arm in study.names}
+    return {arm: dict(styles.get(shorts[arm], main)) for arm in study.names}
 
 
-def repeats(looks: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+def repeats(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     """Return how many arms before each one have its color, to tell them apart on the same axes."""
-    colors = [look["color"] for look in looks.values()]
-    return {arm: colors[:place].count(colors[place]) for place, arm in enumerate(looks)}
+    colors = [line_style["color"] for line_style in styles.values()]
+    return {arm: colors[:place].count(colors[place]) for place, arm in enumerate(styles)}
 
 
 def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:

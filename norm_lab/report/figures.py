@@ -26,9 +26,9 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
-    looks_of,
     repeats,
     style,
+    styles_by_arm,
 )
 from norm_lab.study.arms import name_of_arm
 from norm_lab.study.comparisons import outcome_values, split_ratio
@@ -52,13 +52,13 @@ def speed(study: Study) -> Figure | None:
     points = pd.DataFrame({"minutes": minutes, "score": arms["score"].mean()})
     points = points.rename_axis("arm").dropna(subset="minutes").reset_index()
     points["arm"] = points["arm"].map(study.shown)
-    looks = {study.shown(arm): look for arm, look in looks_of(study).items()}
-    before = repeats(looks)
+    styles = {study.shown(arm): line_style for arm, line_style in styles_by_arm(study).items()}
+    before = repeats(styles)
 
     def plot(axes: Any) -> None:
         for arm, minutes, score in points.itertuples(index=False):
-            look = {"color": looks[arm]["color"], "marker": "os^Dv"[before[arm] % 5]}
-            axes.plot([minutes], [score], linestyle="", **look, label=arm)
+            line_style = {"color": styles[arm]["color"], "marker": "os^Dv"[before[arm] % 5]}
+            axes.plot([minutes], [score], linestyle="", **line_style, label=arm)
         legend_below(axes)
         axes.set(xlabel="minutes of training", ylabel=title)
 
@@ -134,10 +134,10 @@ def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | N
 
     def plot(axes: Any) -> None:
         for place, family in enumerate(families):
-            line, look = data[data["arm"] == family], style(place)
-            axes.plot(line["value"], line["mean"], "o", **look, label=family)
+            line, line_style = data[data["arm"] == family], style(place)
+            axes.plot(line["value"], line["mean"], "o", **line_style, label=family)
             for at, low, high in line[["value", "low", "high"]].dropna().itertuples(index=False):
-                axes.plot([at, at], [low, high], color=look["color"], linewidth=1)
+                axes.plot([at, at], [low, high], color=line_style["color"], linewidth=1)
         axes.set(xscale="log", xlabel=curve.text, ylabel=study.metric.title)
         axes.set_xticks(values, [f"{value:,}" for value in values])
         axes.minorticks_off()  # their labels would overlap
@@ -168,13 +168,13 @@ def sensitivity_figure(
     """Return the outcome of tuning against the tuned key, one line per arm; mark ``chosen``.
 
     Args:
-        study: gives each arm the name and the look that it has in the other figures.
+        study: gives each arm the name and the style that it has in the other figures.
     """
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
     named = str if study is None else study.shown
-    looks = None if study is None else looks_of(study)
+    styles = None if study is None else styles_by_arm(study)
     shown = panels({"": {arm: named(arm) for arm in trials["arm"].unique()}})
     values = sorted(trials["lr"].unique())
 
@@ -196,5 +196,5 @@ def sensitivity_figure(
     data, axes_labels = lines.drop(columns="x"), (key, outcome)
     data["arm"] = data["arm"].map(named)
     return curves_in_panels(
-        "sensitivity", title, data, lines, shown, axes_labels, looks, more=marks, log=True
+        "sensitivity", title, data, lines, shown, axes_labels, styles, more=marks, log=True
     )

@@ -17,8 +17,8 @@ from norm_lab.report.figure import (
     Figure,
     baselines_of,
     figure,
-    looks_of,
     outliers,
+    styles_by_arm,
 )
 from norm_lab.study.comparisons import describe_arms
 from norm_lab.study.significance import Verdict
@@ -105,7 +105,7 @@ def differences(study: Study) -> Figure | None:
     table = table[table["difference"].notna()]
     if table.empty:
         return None
-    records, looks = table.to_dict("records"), looks_of(study)
+    records, styles = table.to_dict("records"), styles_by_arm(study)
     titles = [
         [f"seed {seed}: {study.metric.text(value, '+')}" for seed, value in zip(seeds, values)]
         for seeds, values in ((_seeds(study, row), row["by_seed"]) for row in records)
@@ -113,7 +113,7 @@ def differences(study: Study) -> Figure | None:
     rows = table[["arm"]].assign(
         group=table["arm"].map(study.placements),
         label=[_difference_label(row, study) for row in records],
-        color=[looks[arm]["color"] for arm in table["arm"]],
+        color=[styles[arm]["color"] for arm in table["arm"]],
         titles=titles,
         mean=table["difference"],
         low=table["difference_low"],
@@ -159,9 +159,9 @@ def scores(study: Study) -> Figure:
     values = study.runs.groupby("arm")["score"].agg(tuple)
     texts = "seed " + study.runs["seed"].astype(str) + ": "
     texts += study.runs["score"].map(study.metric.text)
-    looks = looks_of(study)
+    styles = styles_by_arm(study)
     rows = table.assign(
-        color=[looks[arm]["color"] for arm in table["arm"]],
+        color=[styles[arm]["color"] for arm in table["arm"]],
         titles=table["arm"].map(texts.groupby(study.runs["arm"]).agg(tuple)),
         group=table["arm"].map(study.placements),
         label=table["arm"].map(study.short_names),

@@ -31,8 +31,8 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
-    looks_of,
     repeats,
+    styles_by_arm,
 )
 from norm_lab.report.parsers import records_parser
 from norm_lab.results.folder import read_folder
@@ -68,10 +68,10 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     others, step = arms[len(first) :], MOST_LINES - len(first)
     groups = [first + others[at : at + step] for at in range(0, max(1, len(others)), step)]
     rows = [(value, group) for value in shown for group in groups]
-    looks = {arm: {**looks_of(study)[arm], "linewidth": 1} for arm in arms}
-    for arm, before in repeats(looks).items():
+    styles = {arm: {**styles_by_arm(study)[arm], "linewidth": 1} for arm in arms}
+    for arm, before in repeats(styles).items():
         if before:  # the same norm under another placement
-            looks[arm]["linestyle"] = DASHES[(DASHES.index(looks[arm]["linestyle"]) + before) % 6]
+            styles[arm]["linestyle"] = DASHES[(DASHES.index(styles[arm]["linestyle"]) + before) % 6]
 
     def plot(grid: Any) -> None:
         handles = {}
@@ -80,7 +80,7 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
             for (arm, place), line in of_row.groupby(["arm", "place"], sort=False):
                 line = line.sort_values("update")
                 axes = panels_of_row[places.index(place)]
-                (handles[arm],) = axes.plot(line["update"], line["mean"], **looks[arm])
+                (handles[arm],) = axes.plot(line["update"], line["mean"], **styles[arm])
             least, largest = of_row["mean"].min(), of_row["mean"].max()
             if 0 < least < largest / LOGARITHMIC:
                 panels_of_row[0].set_yscale("log")

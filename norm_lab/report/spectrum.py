@@ -20,7 +20,7 @@ from norm_lab.report.figure import (
     figure,
     legend_below,
     legend_height,
-    looks_of,
+    styles_by_arm,
 )
 from norm_lab.report.parsers import spectrum_parser
 from norm_lab.report.records import statistics_of
@@ -38,13 +38,13 @@ def spectrum(study: Study) -> Figure | None:
             seeds.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
     if not seeds:
         return None
-    curves, tables, looks = [], [], looks_of(study)
+    curves, tables, styles = [], [], styles_by_arm(study)
     for (arm, side), of_seeds in seeds.items():
-        mean, look, arm = np.mean(of_seeds, axis=0), looks[arm], study.shown(arm)
-        look = {**look}
+        mean, own_style, arm = np.mean(of_seeds, axis=0), styles[arm], study.shown(arm)
+        own_style = {**own_style}
         if side == "decoder":  # same color as the encoder
-            look["linewidth"] = 0.8
-        curves.append((arm if side == "shared" else f"{arm}, {side}", mean, look))
+            own_style["linewidth"] = 0.8
+        curves.append((arm if side == "shared" else f"{arm}, {side}", mean, own_style))
         index, text = range(1, len(mean) + 1), map("{:.5g}".format, mean)
         tables.append(pd.DataFrame({"arm": arm, "side": side, "index": index, "normalized": text}))
     title = "Singular values of the embeddings, divided by the largest: mean over seeds."
@@ -52,8 +52,8 @@ def spectrum(study: Study) -> Figure | None:
         title += " Compare the PowerNorm paper, Figure 6."
 
     def plot(axes: Any) -> None:
-        for label, values, look in curves:
-            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **look, label=label)
+        for label, values, own_style in curves:
+            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **own_style, label=label)
         axes.set(xlabel="index, as a share of all singular values")
         axes.set(ylabel="singular value / largest", yscale="log")
         legend_below(axes)

@@ -23,8 +23,8 @@ from norm_lab.report.figure import (
     SECTIONS,
     legend_below,
     legend_height,
-    looks_of,
     outliers,
+    styles_by_arm,
 )
 from norm_lab.report.figures import SETTING_CURVES, figures_of_page, sensitivity_figure
 from norm_lab.report.records import (
@@ -355,7 +355,7 @@ def test_an_arm_has_one_color_in_all_figures(tmp_path):
         for seed in (1, 2)
     ]
     study = read_study(folder_of(tmp_path, *runs))
-    colors = {arm: look["color"] for arm, look in looks_of(study).items()}
+    colors = {arm: line_style["color"] for arm, line_style in styles_by_arm(study).items()}
     assert colors["layernorm, pre"] == colors["layernorm, post"] == INK
     assert colors["a, pre"] == colors["a, post"] == COLORS[0] and colors["b, pre"] == COLORS[1]
     curves = {line.get_color() for line in axes_of(drawn(study, "valid-loss"))[0, 0].lines}

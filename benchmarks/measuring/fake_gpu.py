@@ -107,5 +107,5 @@ def install() -> None:
         raise RuntimeError("install() comes before any use of Triton, without TRITON_INTERPRET")
     driver.set_active(Driver())
     tiles.INTERPRETED_MULTIPROCESSORS = MULTIPROCESSORS
-    vars(tiles)["is_served"] = lambda device: True
+    vars(tiles)["supports_device"] = lambda device: True
     choice.DEVICES["cpu"] = "triton"

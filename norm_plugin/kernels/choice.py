@@ -64,7 +64,7 @@ def has_kernels(choice: str) -> bool:
 
 
 @functools.cache
-def served(
+def select_backend(
     choice: str, dtype: torch.dtype, device: torch.device, channels: int
 ) -> tuple[Ops | None, torch.dtype]:
     """Return the backend for inputs (..., C), and the dtype that it needs them in.
@@ -73,11 +73,11 @@ def served(
     """
     backend = DEVICES.get(device.type)
     if backend is None or choice not in (AUTO, backend):
-        _say_once(f"{choice} kernels do not support {device.type} tensors")
+        _warn_once(f"{choice} kernels do not support {device.type} tensors")
         return None, dtype
     ops, description = BACKENDS[backend].load()
     if ops is None:
-        _say_once(f"{backend} kernels {description}")
+        _warn_once(f"{backend} kernels {description}")
         return None, dtype
     for needed in (dtype, torch.float32) if dtype in HALF else (dtype,):
         if ops.takes(torch.empty(0, channels, dtype=needed, device=device)):
@@ -86,6 +86,6 @@ def served(
 
 
 @functools.cache
-def _say_once(why: str) -> None:
+def _warn_once(why: str) -> None:
     """Log a fallback, once per process and reason."""
     logger.warning("norms run in plain torch, which is slower: %s", why)

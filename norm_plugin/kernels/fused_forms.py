@@ -67,7 +67,7 @@ class Fused:
             return None  # the passes support neither torch.func nor forward-mode derivatives
         if not is_plain(norm, x):
             return None
-        ops, dtype = choices.served(self.choice, x.dtype, x.device, norm.dim)
+        ops, dtype = choices.select_backend(self.choice, x.dtype, x.device, norm.dim)
         if ops is None:
             return None
         if x.dtype is dtype:

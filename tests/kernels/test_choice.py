@@ -26,11 +26,11 @@ def not_built(monkeypatch):
     """A machine where no compiler was found."""
     missing = lambda: (None, "not built (no compiler)")  # noqa: E731
     monkeypatch.setattr(cpu, "load", missing)
-    choices.served.cache_clear()
-    choices._say_once.cache_clear()
+    choices.select_backend.cache_clear()
+    choices._warn_once.cache_clear()
     yield
-    choices.served.cache_clear()
-    choices._say_once.cache_clear()
+    choices.select_backend.cache_clear()
+    choices._warn_once.cache_clear()
 
 
 def test_the_environment_wins_over_the_flag(monkeypatch):
@@ -80,17 +80,17 @@ def test_kernels_of_other_code_are_not_used(stale, monkeypatch):
 
 
 def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
-    choices.served.cache_clear()
-    choices._say_once.cache_clear()
+    choices.select_backend.cache_clear()
+    choices._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
-        ops, _ = choices.served("cpu", torch.float32, torch.device("meta"), 8)
+        ops, _ = choices.select_backend("cpu", torch.float32, torch.device("meta"), 8)
     assert ops is None
     assert "cpu kernels do not support meta tensors" in caplog.text
 
 
 @pytest.mark.parametrize(("choice", "served"), [("auto", True), ("cpu", True), ("triton", False)])
 def test_kernels_of_one_device_leave_the_tensors_of_another_to_the_plain_form(choice, served):
-    ops, _ = choices.served(choice, torch.float32, torch.device("cpu"), 8)
+    ops, _ = choices.select_backend(choice, torch.float32, torch.device("cpu"), 8)
     assert (ops is not None) == served
 
 

@@ -45,7 +45,7 @@ def gpu_that_computes_nothing(monkeypatch):
 
     for module in (tiles, batch_statistics):
         monkeypatch.setattr(module, "launch", launch)
-    monkeypatch.setattr(choices, "served", lambda choice, dtype, *_: (OPS, dtype))
+    monkeypatch.setattr(choices, "select_backend", lambda choice, dtype, *_: (OPS, dtype))
 
 
 @pytest.mark.parametrize("name,options,wanted", FORWARD_AND_BACKWARD)

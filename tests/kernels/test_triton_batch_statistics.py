@@ -60,7 +60,7 @@ def new_norm(name, options):
 
 
 def fuse(norm, ops, monkeypatch):
-    monkeypatch.setattr(choices, "served", lambda choice, dtype, *_: (ops, dtype))
+    monkeypatch.setattr(choices, "select_backend", lambda choice, dtype, *_: (ops, dtype))
     norm.fused = Fused(_FORMS[type(norm)], "auto")
     return norm.to(DEVICE, torch.float32)
 

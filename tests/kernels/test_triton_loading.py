@@ -28,16 +28,16 @@ def test_without_triton_it_says_so(fresh, monkeypatch):
 
 def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
     pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
-    from norm_plugin.kernels.triton.tiles import is_served
+    from norm_plugin.kernels.triton.tiles import supports_device
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old one")
-    is_served.cache_clear()
+    supports_device.cache_clear()
     device = torch.device("cuda", 0)
     try:
-        assert not is_served(device)
-        assert not is_served(device)
+        assert not supports_device(device)
+        assert not supports_device(device)
     finally:
-        is_served.cache_clear()
+        supports_device.cache_clear()
     (line,) = [record.getMessage() for record in caplog.records]
     assert "an old one has compute capability 7.5, but Triton needs 8.0" in line

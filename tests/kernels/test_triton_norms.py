@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::RuntimeWar
 @pytest.fixture(autouse=True)
 def triton_everywhere(monkeypatch):
     """The interpreter takes tensors on the CPU, which the choice of kernels gives to C++."""
-    monkeypatch.setattr(choices, "served", lambda choice, dtype, *_: (OPS, dtype))
+    monkeypatch.setattr(choices, "select_backend", lambda choice, dtype, *_: (OPS, dtype))
 
 
 def both_forms(name, options, dtype=torch.float32, dim=DIM):

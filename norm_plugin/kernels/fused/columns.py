@@ -74,13 +74,13 @@ class Batch(Passes):
         if worker_count(norm.sync) > 1:
             self.exchange = partial(gathered_rows, dim=0, sync=norm.sync)
 
-    def updated(self, statistic: Tensor) -> Tensor:
-        """Return a statistic of gradients, to be updated in place, or a copy if it must stay.
+    def mutable(self, statistic: Tensor) -> Tensor:
+        """Return a statistic of gradients to be updated in place, or a copy if it must not change.
 
-        It stays in a backward pass without dx, as ``autograd.grad(y, parameters)``, which would not
-        reach it in the plain form.
+        A backward pass without dx, as ``autograd.grad(y, parameters)``, must not change it: the
+        plain form does not there.
         """
-        return statistic if self.x_edge is None or is_wanted(self.x_edge) else statistic.clone()
+        return statistic if self.x_edge is None or gets_gradient(self.x_edge) else statistic.clone()
 
     def scale(self, x: Tensor) -> Tensor:
         """Return the loss scale, ()."""
@@ -88,7 +88,7 @@ class Batch(Passes):
         return now if isinstance(now, Tensor) else constant(now, statistics_dtype(x), x.device)
 
 
-def is_wanted(node: Any) -> bool:
+def gets_gradient(node: Any) -> bool:
     """Return whether the running backward pass computes the gradient for ``node``."""
     try:
         return bool(torch._C._will_engine_execute_node(node))
@@ -117,23 +117,23 @@ class Inference(NamedTuple):
     slope: Tensor | None = None
 
 
-BatchOf = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
+MakeBatch = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
 """Returns what computes the next forward of a norm, given the real positions, (...) or None, and a
 backend; None if the norm has no fused form in this state."""
 
 
-def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
+def fuses_columns(*classes: type[Norm]) -> Callable[[MakeBatch], MakeBatch]:
     """Decorator: the function returns the :class:`Batch` of these norms, not of subclasses."""
 
-    def register(batch_of: BatchOf) -> BatchOf:
-        fuses(*classes)(partial(column_norm, batch_of))
-        return batch_of
+    def register(make_batch: MakeBatch) -> MakeBatch:
+        fuses(*classes)(partial(column_norm, make_batch))
+        return make_batch
 
     return register
 
 
 def column_norm(
-    batch_of: BatchOf, norm: Any, x: Tensor, valid: Tensor | None, ops: Ops
+    make_batch: MakeBatch, norm: Any, x: Tensor, valid: Tensor | None, ops: Ops
 ) -> Tensor | None:
     """Compute one forward of ``norm``, x and y: (..., C); None: the plain form must compute it."""
     if norm._buffers[norm.forward_updated_buffers[0]].dtype is not statistics_dtype(x):
@@ -141,7 +141,7 @@ def column_norm(
     no_dx = norm.training and not x.requires_grad and torch.is_grad_enabled()
     if no_dx and any(leaf.requires_grad for leaf in norm.parameters()):
         return None  # a backward pass without dx updates no statistic of gradients
-    batch = batch_of(norm, valid, ops)
+    batch = make_batch(norm, valid, ops)
     if batch is None:
         return None
     if isinstance(batch, Inference):
@@ -149,13 +149,13 @@ def column_norm(
     if x.requires_grad and not norm.exact_gradient:
         batch.x_edge = x.grad_fn or get_gradient_edge(x).node
     return fused_norm(
-        batch, x, gain_or_offset(norm, "weight"), gain_or_offset(norm, "bias"), batch.eta
+        batch, x, affine_parameter(norm, "weight"), affine_parameter(norm, "bias"), batch.eta
     )
 
 
-def gain_or_offset(norm: Any, name: str) -> Tensor:
-    """Return what nn.Module does for ``norm.weight`` or ``norm.bias``, which costs as much as a
-    launch; it is no parameter where torch's pruning, parametrizations or FSDP replace it."""
+def affine_parameter(norm: Any, name: str) -> Tensor:
+    """Return ``norm.weight`` or ``norm.bias``, which costs as much as a launch by nn.Module's own
+    lookup; it is no parameter where torch's pruning, parametrizations or FSDP replace it."""
     parameter = norm._parameters.get(name)
     found: Tensor = getattr(norm, name) if parameter is None else parameter
     return found
@@ -204,7 +204,7 @@ class ByBatch(Batch):
     def backward(
         self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: Tensor | None
     ) -> Gradients:
-        nu = None if self.nu is None else self.updated(self.nu)
+        nu = None if self.nu is None else self.mutable(self.nu)
         gradients: Gradients = self.ops.batch_backward(
             *(dy, x, self.rstd, self.valid, self.numbers, weight, nu, self.scale(x)),
             *(self.step, eta is not None, self.rule, self.exchange),
@@ -322,7 +322,7 @@ class ByRunning(Batch):
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
-        step, nu = 1 - self.norm.alpha_bwd, self.updated(self.norm.nu)
+        step, nu = 1 - self.norm.alpha_bwd, self.mutable(self.norm.nu)
         gradients = self.ops.running_backward(
             *(dy, x, self.rstd, self.valid, self.numbers, weight, nu, self.scale(x)),
             *(step, self.rule, self.exchange),
@@ -379,8 +379,8 @@ class ByWindow(Batch):
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eta: None) -> Gradients:
         norm = self.norm
-        psi, kept = (self.updated(norm.psi), norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
-        window = self.updated(norm.gradients), self.updated(norm.gradients_filled)
+        psi, kept = (self.mutable(norm.psi), norm.alpha_bwd) if self.rule.geometric else (None, 1.0)
+        window = self.mutable(norm.gradients), self.mutable(norm.gradients_filled)
         gradients = self.ops.window_backward(
             *(dy, x, self.valid, self.numbers, weight, *window),
             *(psi, self.scale(x), 1 - kept, self.rule, self.exchange),
@@ -392,7 +392,7 @@ class ByWindow(Batch):
 def window_norm(
     norm: MovingAverageBatchNorm | UnifiedNorm, valid: Tensor | None, ops: Ops
 ) -> Batch | Inference:
-    """Return the passes that compute gamma * x_hat + beta."""
+    """Return the passes of MABN or UN, by windows over batches: gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.running_square + norm.eps).sqrt())
     if isinstance(norm, MovingAverageBatchNorm):

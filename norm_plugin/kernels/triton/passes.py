@@ -15,7 +15,7 @@ from norm_plugin.kernels.triton.batch_statistics import (
 from norm_plugin.kernels.triton.columns import column_map
 from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from norm_plugin.kernels.triton.rows import row_backward, row_forward
-from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
+from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, supports_device
 
 __all__ = [
     "batch_backward",
@@ -35,4 +35,4 @@ __all__ = [
 
 def takes(x: Tensor) -> bool:
     """Return whether the functions above support the dtype and width of ``x``."""
-    return x.dtype in DTYPES and 0 < x.size(-1) <= MOST_CHANNELS and is_served(x.device)
+    return x.dtype in DTYPES and 0 < x.size(-1) <= MOST_CHANNELS and supports_device(x.device)

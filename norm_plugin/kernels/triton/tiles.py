@@ -70,8 +70,8 @@ def tiling(num_channels: int, groups: int) -> Tiling:
 
 
 @functools.cache
-def is_served(device: torch.device) -> bool:
-    """Return whether Triton code runs on ``device``; a GPU that is too old is logged once."""
+def supports_device(device: torch.device) -> bool:
+    """Return whether Triton runs code on ``device``; a GPU that is too old is logged once."""
     if device.type != "cuda":
         return device.type == "cpu" and triton.knobs.runtime.interpret
     capability = torch.cuda.get_device_capability(device)

@@ -55,12 +55,12 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
     if not folded:
         reasons = "; ".join(map(str, foldings)) or "it has no norms"
         raise CommandError(f"no norm of {checkpoint} can be folded: {reasons}")
-    _store(state, model, folded)
+    _write_folded_model(state, model, folded)
     return state, foldings
 
 
-def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
-    """Copy the folded weights of ``model`` into ``state``; other entries do not change."""
+def _write_folded_model(state: State, model: Any, folded: Sequence[Any]) -> None:
+    """Write the folded ``model`` into ``state``: weights and settings; drop the optimizer's."""
     from norm_plugin.models.settle import store_folded
 
     gone = {path for folding in folded for path in folding.norms}

@@ -84,7 +84,7 @@ def lm_defaults(args: Any) -> None:
             set_missing(args, **{field.name: field.default})
 
 
-def in_turn(functions: Sequence[Callable[[Any], None]], args: Any) -> None:
+def call_in_order(functions: Sequence[Callable[[Any], None]], args: Any) -> None:
     """Call the functions in order; each fills in what the previous ones have left unset."""
     for function in functions:
         function(args)
@@ -173,7 +173,7 @@ register(
 register(
     "norm_transformer_lm",
     {
-        name: functools.partial(in_turn, (fill_defaults, lm_defaults))
+        name: functools.partial(call_in_order, (fill_defaults, lm_defaults))
         for name, fill_defaults in {
             **stock_architectures("transformer_lm"),
             "norm_transformer_lm": lm_defaults,

@@ -34,7 +34,7 @@ def root_mean_square(
     return torch.linalg.vector_norm(lengths) / (count.clamp(min=1) * x.size(-1)).sqrt()
 
 
-class DivergenceWatch:
+class NanCheck:
     """Measures the input of every norm in training, and checks the values once per forward.
 
     Reading a value waits for the GPU, so the values of all sites are read together, and only in
@@ -48,7 +48,7 @@ class DivergenceWatch:
     EVERY = 100
 
     def __init__(self, model: nn.Module) -> None:
-        self.looks: list[tuple[str, Norm, Tensor]] = []  # site, norm, root mean square ()
+        self.measured: list[tuple[str, Norm, Tensor]] = []  # site, norm, root mean square ()
         self.last: dict[str, float] = {}
         self.last_update = 0
         self.handles = self.attach(model)
@@ -56,7 +56,7 @@ class DivergenceWatch:
     def attach(self, model: nn.Module) -> list[RemovableHandle]:
         """Check every training forward of ``model`` until the returned hooks are removed."""
         before = [
-            module.register_forward_pre_hook(partial(self.look, name))
+            module.register_forward_pre_hook(partial(self.measure, name))
             for name, module in model.named_modules()
             if isinstance(module, Norm)
         ]
@@ -74,10 +74,10 @@ class DivergenceWatch:
     def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
         self.check(getattr(model, "updates_done", 0) + 1)
 
-    def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
-        """Record a norm's input: a hook. inputs: x and, in fairseq's stacks, mask and layout."""
+    def measure(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
+        """Measure a norm's input: a hook. inputs: x and, in fairseq's stacks, mask and layout."""
         if norm.training and not is_recomputing():
-            self.looks.append((site, norm, root_mean_square(inputs[0].detach(), *inputs[1:])))
+            self.measured.append((site, norm, root_mean_square(inputs[0].detach(), *inputs[1:])))
 
     def check(self, update: int) -> None:
         """Raise FloatingPointError if a value recorded since the last check is not finite.
@@ -85,10 +85,10 @@ class DivergenceWatch:
         Args:
             update: the number of the current optimizer update.
         """
-        if not self.looks:
+        if not self.measured:
             return
-        sites, norms, tensors = zip(*self.looks)
-        self.looks = []
+        sites, norms, tensors = zip(*self.measured)
+        self.measured = []
         values = torch.stack([rms.float() for rms in tensors]).tolist()
         for site, norm, value in zip(sites, norms, values):
             if not math.isfinite(value):

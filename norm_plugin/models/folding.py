@@ -153,7 +153,7 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
             maps += [paths[linear] for linear in linears]
             for linear in linears:
                 fold_into(linear, channel_map, before=site.slot == OUTPUT)
-            _put_identity(owner, site.attribute)
+            _replace_by_identity(owner, site.attribute)
         setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
         model.cfg.plan = model.cfg.plan.without(site)
         foldings.append(Folding(site, names[site], norms=tuple(norms), maps=tuple(maps)))
@@ -173,7 +173,7 @@ def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> 
         linear.weight.copy_(weight * (gain.unsqueeze(-1) if before else gain))
 
 
-def _put_identity(owner: nn.Module, attribute: str) -> None:
+def _replace_by_identity(owner: nn.Module, attribute: str) -> None:
     """Replace a norm by the identity."""
     setattr(owner, attribute, build_norm(IDENTITY, getattr(owner, attribute).dim))
 

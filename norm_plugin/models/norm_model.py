@@ -19,7 +19,7 @@ from torch import nn
 
 from norm_plugin.kernels import describe, has_kernels, resolve, set_kernels
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
-from norm_plugin.models.divergence import DivergenceWatch
+from norm_plugin.models.divergence import NanCheck
 from norm_plugin.models.initialization import T_FIXUP
 from norm_plugin.models.plan import IDENTITY, Plan
 from norm_plugin.models.sites import SIDES
@@ -41,17 +41,17 @@ class NormModel(BaseFairseqModel):
         sides: the stacks of the model.
         tasks: the registered names of its tasks; tasks of other models of this plugin are refused.
         stock_settings: the settings of fairseq's model, which define the flags other than ours.
-        watch: checks the inputs of the norms; None with ``--norm-nan-check off``.
+        nan_check: checks the inputs of the norms; None with ``--norm-nan-check off``.
         remark: what must be reported with the scores of the model.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
     tasks: ClassVar[tuple[str, ...]] = ()
     stock_settings: ClassVar[type[FairseqDataclass]] = NormConfig
-    watch: DivergenceWatch | None = None
+    nan_check: NanCheck | None = None
     remark: str = ""
     updates_done = 0
-    _told: list[Any] | None = None  # what has set_num_updates; a walk costs a GPU's host time
+    _counting: list[Any] | None = None  # what has set_num_updates; a walk costs a GPU's host time
     cfg: NormConfig
 
     @classmethod
@@ -85,7 +85,7 @@ class NormModel(BaseFairseqModel):
         forms = describe_forms(model, plan, has_kernels(kernels))
         logger.info("norm kernels: %s; %s", describe(kernels), forms)
         if plan.nan_check:
-            model.watch = DivergenceWatch(model)
+            model.nan_check = NanCheck(model)
         return model
 
     @classmethod
@@ -160,18 +160,18 @@ class NormModel(BaseFairseqModel):
 
     def set_num_updates(self, num_updates: int) -> None:
         """Set the updates done; log if training restarts with existing running statistics."""
-        told = self._told
-        if told is None:
+        modules = self._counting
+        if modules is None:
             # FairseqEncoder's own only tells the modules inside it, which are listed
-            told = self._told = [
+            modules = self._counting = [
                 module
                 for module in self.modules()
                 if hasattr(module, "set_num_updates")
                 and type(module).set_num_updates is not FairseqEncoder.set_num_updates
                 and module is not self
             ]
-        counting = (m for m in told if isinstance(m, BatchStatisticsNorm) and not m.counts_forwards)
-        first = next(counting, None)
+        norms = (m for m in modules if isinstance(m, BatchStatisticsNorm) and not m.counts_forwards)
+        first = next(norms, None)
         if first is not None and num_updates < first.updates_counted:
             logger.info(
                 "training restarts at update %d: the norms keep the running statistics of %d "
@@ -180,9 +180,9 @@ class NormModel(BaseFairseqModel):
                 first.updates_counted + 1,  # the stored count precedes the last update
             )
         self.updates_done = num_updates
-        if self.watch is not None:
-            self.watch.set_num_updates(self, num_updates)
-        for module in told:
+        if self.nan_check is not None:
+            self.nan_check.set_num_updates(self, num_updates)
+        for module in modules:
             module.set_num_updates(num_updates)
 
 

@@ -30,10 +30,10 @@ def site_of(name: str, sites: Iterable[Site]) -> Site | None:
     return next((site for site in sites if any(map(site.is_at, modules))), None)
 
 
-def fit(
+def convert_state(
     stored: dict[str, Tensor], model: nn.Module, before: Plan, now: Plan
 ) -> tuple[list[str], list[str]]:
-    """Change ``stored``, the state of a model with plan ``before``, into a state of ``model``.
+    """Change ``stored``, the state of a model with plan ``before``, to that of ``model``, in place.
 
     Returns:
         The names of the entries that keep their initial values, and of those that were dropped.
@@ -66,7 +66,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> Iterator[None]:
+def loading_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> Iterator[None]:
     """Return a context in which ``model`` loads a state that has the norms of plan ``before``.
 
     Args:
@@ -76,7 +76,7 @@ def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> 
 
     def hook(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
         inner = {name.removeprefix(prefix): value for name, value in state.items()}
-        anew, dropped = fit(inner, module, before, now)
+        anew, dropped = convert_state(inner, module, before, now)
         state.clear()
         state.update({f"{prefix}{name}": value for name, value in inner.items()})
         logger.warning(

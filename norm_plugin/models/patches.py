@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
-from norm_plugin.models.other_norms import same_parameters, taking_other_norms
+from norm_plugin.models.other_norms import loading_other_norms, same_parameters
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import (
     PATIENCE,
@@ -164,14 +164,12 @@ def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
     return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
 
 
-def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
-    """Tell norms with batch statistics the loss scale, and that a criterion sums losses.
+def set_scale_and_updates(model: nn.Module, optimizer: Any, update_num: int) -> None:
+    """Set the loss scale of norms with batch statistics, and that a criterion sums losses.
 
-    The model is told the number of updates.
-
-    ``FairseqTask.train_step`` also tells the model the number of updates; some tasks do not.
+    Set the number of updates of the model, as ``FairseqTask.train_step`` does; some tasks do not.
     """
-    norms, models = modules_to_tell(model)
+    norms, models = norms_and_models(model)
     if norms:
         scale = loss_scale(optimizer, norms[0].weight)
         for norm in norms:
@@ -181,20 +179,21 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
         module.set_num_updates(update_num)
 
 
-TOLD = "_told_modules"
+LISTED = "_norms_and_models"
 
 
-def modules_to_tell(model: nn.Module) -> tuple[list[BatchStatisticsNorm], list[NormModel]]:
-    """Return what :func:`tell_norms` tells; listed once, since a walk costs a GPU's host time."""
-    told: tuple[list[BatchStatisticsNorm], list[NormModel]] | None = vars(model).get(TOLD)
-    if told is None:
+def norms_and_models(model: nn.Module) -> tuple[list[BatchStatisticsNorm], list[NormModel]]:
+    """Return the norms with batch statistics and the models in ``model``; listed once, since a walk
+    costs a GPU's host time."""
+    found: tuple[list[BatchStatisticsNorm], list[NormModel]] | None = vars(model).get(LISTED)
+    if found is None:
         modules = list(model.modules())
-        told = (
+        found = (
             [module for module in modules if isinstance(module, BatchStatisticsNorm)],
             [module for module in modules if isinstance(module, NormModel)],
         )
-        vars(model)[TOLD] = told
-    return told
+        vars(model)[LISTED] = found
+    return found
 
 
 @wraps(FairseqTask, "train_step", "tests/models/test_patches.py")
@@ -211,7 +210,7 @@ def around_train_step(
 ) -> Any:
     """Norms with statistics of gradients need the loss scale and the number of updates, and must
     ignore the dummy batches that a worker without data computes to stay in step."""
-    tell_norms(model, optimizer, update_num)
+    set_scale_and_updates(model, optimizer, update_num)
     with ignoring_every_position(model) if ignore_grad else contextlib.nullcontext():
         return train_step(
             task, sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more
@@ -258,8 +257,8 @@ def around_nan_detector(
     models = [module for module in model.modules() if isinstance(module, NormModel)]
     init(detector, model, forward=forward, backward=backward and not models)
     for module in models:
-        if module.watch is not None:
-            detector.fhooks.extend(module.watch.attach(module))  # fairseq removes them
+        if module.nan_check is not None:
+            detector.fhooks.extend(module.nan_check.attach(module))  # fairseq removes them
 
 
 @wraps(Trainer, "begin_valid_epoch", "tests/models/test_two_workers.py")
@@ -320,17 +319,17 @@ def around_load_checkpoint(
     must read the checkpoint itself, since torch's safe loader refuses what fairseq would send."""
     model = trainer.get_model()
     transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
-    fitting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    loading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if transformer and PathManager.isfile(filename):
         plan = model.cfg.plan if isinstance(model, NormModel) else None
         before = check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
         if before is not None and plan is not None:
-            fitting = taking_other_norms(model, filename, before, plan)
+            loading = loading_other_norms(model, filename, before, plan)
             if not (reset_optimizer or same_parameters(stored_state(filename)["model"], model)):
                 logger.warning("the optimizer restarts, as its state is of other parameters")
                 reset_optimizer = True
     kwargs["reset_meters"] = reset_meters
-    with reading_on_every_worker(trainer), fitting:
+    with reading_on_every_worker(trainer), loading:
         extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
     if extra_state is not None:
         if TRAINING_STATE in extra_state and isinstance(model, NormModel):

@@ -71,7 +71,7 @@ class RecordSettings:
     sites: tuple[str, ...] = (ALL_SITES,)
     file: str | None = None
 
-    def takes(self, site: Site) -> bool:
+    def includes(self, site: Site) -> bool:
         """Return whether the norms at ``site`` are recorded."""
         return not {ALL_SITES, site.side, site.flag}.isdisjoint(self.sites)
 

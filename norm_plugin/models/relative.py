@@ -128,7 +128,7 @@ class RelativeDecoder(NormTransformerDecoder):
         return x if self.project_out_dim is None else self.project_out_dim(x)
 
     def positions(self, distances: Tensor, like: Tensor) -> Tensor:
-        """Return R after dropout, (K, C), in the dtype of ``like``, for distances, (K,)."""
+        """Return the sinusoids of distances, (K,), after dropout, (K, C), in ``like``'s dtype."""
         wide = torch.promote_types(like.dtype, torch.float32)
         dropped: Tensor = self.dropout_module(
             sinusoids(distances.to(wide), self.embed_dim).to(like.dtype)

@@ -238,12 +238,12 @@ def resume(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> None:
     if function is not None and PATIENCE in extra_state and not anew:
         for name in COUNTED:
             setattr(function, name, extra_state[PATIENCE][name])
-    if end := _end(trainer, extra_state, anew):
-        logger.info("nothing to train: %s", end)
+    if reason := _reason_finished(trainer, extra_state, anew):
+        logger.info("nothing to train: %s", reason)
         cfg.optimization.max_epoch = -1  # 0 would be no limit
 
 
-def _end(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> str:
+def _reason_finished(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> str:
     """Return why the run of a checkpoint is finished; empty: it is not."""
     limits, updates = trainer.cfg.optimization, trainer.get_num_updates()
     if 0 < limits.max_update <= updates:

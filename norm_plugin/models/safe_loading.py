@@ -49,7 +49,7 @@ def allow_stored_classes() -> None:
     torch.serialization.add_safe_globals(allowed)
 
 
-def what_was_refused(error: pickle.UnpicklingError) -> str:
+def refused_name(error: pickle.UnpicklingError) -> str:
     """Return the class, function or object that was refused; empty for a damaged file."""
     found = NAMED.search(str(error))
     return (found.group(1) or found.group(2)).strip() if found else ""
@@ -102,7 +102,7 @@ def safe_loading(file: object) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        if refused := what_was_refused(error):
+        if refused := refused_name(error):
             raise RefusedContentError(
                 f"{file} holds {refused}, which torch's safe loader does not read, because it "
                 "could run code. If you trust the file, allow this class or function in your "

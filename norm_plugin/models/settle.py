@@ -110,7 +110,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         kernels=str(choices[KERNELS_CHOICE]),
         nan_check=choices[NAN_CHECK] == "on",
         allow_mismatch=choices[ALLOW_MISMATCH] == "on",
-        record=_record(settings, norms),
+        record=_record_settings(settings, norms),
         ghost_batch_tokens=_ghost_batch_tokens(settings, set(norms.values())),
         embedding=str(choices[EMBEDDING]),
         qkv_scope=str(choices[QKV_SCOPE]),
@@ -335,7 +335,7 @@ def _ghost_batch_tokens(settings: object, norms: Iterable[str]) -> int | None:
     return int(given)
 
 
-def _record(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
+def _record_settings(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
     interval, given, file = (
         getattr(settings, key, None) for key in (RECORD, RECORD_SITES, RECORD_FILE)
     )

@@ -68,7 +68,7 @@ def apply_plan(
     for site in cfg.plan.outside_layers[side]:
         norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
         # the embeddings are the one place where fairseq's x is (B, T, C)
-        stack.padding.serve(norm, batch_first=site.branch == EMBEDDINGS)
+        stack.padding.attach(norm, batch_first=site.branch == EMBEDDINGS)
         setattr(stack, site.attribute, norm)
     if placement.acts_at_final_norm():
         around = AroundFinalNorm(placement, stack)

@@ -59,7 +59,7 @@ def test_other_updates_are_checked_only_where_fairseq_repeats_one(build, batch):
     for update in range(2):  # the second one removes the hooks of the first
         model.set_num_updates(update)
         model(**batch)
-    assert len(model.watch.last) == 2 * 2 + 1 + 2 * 3 + 1
+    assert len(model.nan_check.last) == 2 * 2 + 1 + 2 * 3 + 1
     spoil(model, math.nan)
     assert model(**batch)[0].isnan().any()
     assert not model.get_submodule(SITE)._forward_pre_hooks
@@ -73,15 +73,15 @@ def test_padding_may_hold_anything(build, batch, task):
     model = build("--norm-type", "batchnorm", *PRE)
     batch["src_tokens"][3] = task.source_dictionary.pad()  # attention gives NaN for it
     assert model.encoder(batch["src_tokens"], batch["src_lengths"])
-    model.watch.check(1)
+    model.nan_check.check(1)
 
 
 def test_recomputation_is_no_second_look(build, batch):
     plain, checkpointed = build(*PRE), build(*PRE, "--checkpoint-activations")
     for model in (plain, checkpointed):
         model(**batch)[0].sum().backward()
-        assert model.watch.looks == []
-    assert len(plain.watch.last) == len(checkpointed.watch.last) == 2 * 2 + 1 + 2 * 3 + 1
+        assert model.nan_check.measured == []
+    assert len(plain.nan_check.last) == len(checkpointed.nan_check.last) == 2 * 2 + 1 + 2 * 3 + 1
 
 
 def test_a_copy_watches_itself(build, batch):

@@ -156,7 +156,7 @@ def test_three_updates_reach_every_parameter_and_every_norm_is_watched(name, nor
             reached[key] |= bool(parameter.grad.any())
         optimizer.step()
     assert [key for key, has_gradient in reached.items() if not has_gradient] == []
-    assert set(model.watch.last) == norms_of(model)
+    assert set(model.nan_check.last) == norms_of(model)
 
 
 def norms_of(model):

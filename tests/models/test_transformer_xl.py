@@ -301,7 +301,7 @@ def test_every_norm_trains_and_each_parameter_has_a_gradient(norm, placement, bu
             gradients[key].data.copy_(parameter.data)
     for key, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all() and parameter.grad.any(), key
-    assert set(model.watch.last) == {
+    assert set(model.nan_check.last) == {
         path for path, module in model.named_modules() if isinstance(module, Norm)
     }
 

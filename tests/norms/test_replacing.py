@@ -306,7 +306,7 @@ def test_a_copied_model_has_a_mask_of_its_own_in_any_order(mask_first):
     model, norm = nn.Module(), build_norm("batchnorm", DIM)
     for name in ("padding", "norm") if mask_first else ("norm", "padding"):
         vars(model)[name] = PaddingMask(model) if name == "padding" else norm
-    model.padding.serve(norm, batch_first=True)
+    model.padding.attach(norm, batch_first=True)
     copied = copy.deepcopy(model)
     with copied.padding.holding(MASK):
         copied.norm(new_input())

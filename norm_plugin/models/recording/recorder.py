@@ -81,7 +81,7 @@ class Recorder:
             return
         self._start(loss_scale)
         self.active = True
-        handles = [*self._put_hooks(), criterion.register_forward_hook(self._take_sample_size)]
+        handles = [*self._attach_hooks(), criterion.register_forward_hook(self._take_sample_size)]
         try:
             yield
         finally:
@@ -91,7 +91,7 @@ class Recorder:
         if updates() > updates_before:
             self.file.append({"update": updates_before + 1, **as_numbers(self.measures)})
 
-    def _put_hooks(self) -> Iterator[Any]:
+    def _attach_hooks(self) -> Iterator[Any]:
         for path, norm in self.norms.items():
             yield norm.register_forward_pre_hook(partial(self._record_input, path))
             yield norm.register_forward_hook(partial(self._attach_to_output, path))
@@ -106,7 +106,7 @@ class Recorder:
         if self.unit is None:
             self.unit = output[1] * self.loss_scale
 
-    def _of_first_batch(self) -> bool:
+    def _is_first_batch(self) -> bool:
         return self.unit is None and not is_recomputing()
 
     def _record_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
@@ -115,7 +115,7 @@ class Recorder:
             return
         x, valid = positions_of(inputs)
         sites = self.measures["sites"]
-        if not self._of_first_batch() or path in sites:
+        if not self._is_first_batch() or path in sites:
             return
         rows = real_rows(x, valid)
         if len(rows):
@@ -148,7 +148,7 @@ class Recorder:
     def _record_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         layers = self.measures["layers"]
-        if not layer.training or not self._of_first_batch() or path in layers:
+        if not layer.training or not self._is_first_batch() or path in layers:
             return
         stack = self.model.stack(path.split(".")[0])
         mask = stack.padding.mask
@@ -208,7 +208,7 @@ def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
     taken = [
         choice.site
         for choice in plan.sites
-        if plan.record.takes(choice.site) and not choice.site.in_attention
+        if plan.record.includes(choice.site) and not choice.site.in_attention
     ]
     return {
         path: module

@@ -79,7 +79,7 @@ class PaddingMask:
     def _release(self) -> None:
         self.mask, self.held = None, False
 
-    def serve(self, norm: Norm, batch_first: bool = False, path: str = "") -> None:
+    def attach(self, norm: Norm, batch_first: bool = False, path: str = "") -> None:
         """Pass the mask to ``norm`` in each training forward from now on.
 
         Args:
@@ -174,7 +174,7 @@ class MaskedNorm:
         if mask is not None and x.dim() == 2 and fits(x.shape, mask.shape, self.batch_first):
             mask = (mask if self.batch_first else mask.t()).flatten()
         elif mask is not None and not fits(x.shape, mask.shape, self.batch_first):
-            raise ValueError(misfit(self.path or type(norm).__name__, x.shape, mask.shape))
+            raise ValueError(misfit_message(self.path or type(norm).__name__, x.shape, mask.shape))
         return (*inputs, mask, self.batch_first)
 
     def _check_held(self, norm: Norm) -> None:
@@ -199,7 +199,7 @@ def fits(x: Sequence[int], tokens: Sequence[int], batch_first: bool) -> bool:
     return tuple(x[:-1]) in (expected, (batch * time,))
 
 
-def misfit(path: str, x: Sequence[int], tokens: Sequence[int]) -> str:
+def misfit_message(path: str, x: Sequence[int], tokens: Sequence[int]) -> str:
     """Return the message about the norm at ``path`` whose input does not fit: see :func:`fits`."""
     return (
         f"{path} gets an input of shape {tuple(x)} for tokens of shape {tuple(tokens)}, so it is "

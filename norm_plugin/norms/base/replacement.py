@@ -157,12 +157,12 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
     if masked:
         padding.hold_argument(model, masked)
         for key, norm in built.items():
-            padding.serve(norm, batch_first, paths[key][1])
+            padding.attach(norm, batch_first, paths[key][1])
     for gain, shift in shifts.items():
         gain.data.add_(shift)
     for place in places:
         setattr(place.parent, place.attribute, built[id(place.old)])
-    _leave_fast_paths(model)
+    _disable_fast_paths(model)
     initialize_with_model(model)
     kept_eps = ("eps",) if eps else ()
     return [
@@ -256,7 +256,7 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
             )
 
 
-def _leave_fast_paths(model: nn.Module) -> None:
+def _disable_fast_paths(model: nn.Module) -> None:
     """Disable torch's fused inference, which reads the weights of its norms as LayerNorm's."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):

@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
     (spec,) = compose_runs(request)
     if request.dry_run:
         return run_grid(request, [spec])
-    say_recipe(request)
+    print_recipe(request)
     write_run(spec)
     execute(spec, request.retry)
     if request.smoke:
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def say_recipe(request: Request) -> None:
+def print_recipe(request: Request) -> None:
     """Print the recipe of an experiment that has several, if the user has chosen none."""
     from norm_lab.config.experiments import find_experiment, is_experiment
 

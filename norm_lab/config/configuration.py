@@ -326,7 +326,7 @@ def for_workers(
         "distributed_world_size": count,
     }
     if count > 1 and not scale_batch_size:
-        _keep_batch(config, count)
+        _divide_update_freq(config, count)
     return config
 
 
@@ -336,8 +336,8 @@ def _count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _keep_batch(config: Configuration, count: int) -> None:
-    """Divide ``update_freq`` by the number of workers."""
+def _divide_update_freq(config: Configuration, count: int) -> None:
+    """Divide ``update_freq`` in ``config`` by the number of workers, in place."""
     dataset, optimization = config["dataset"], config["optimization"]
     unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
     size, (freq,) = dataset[unit], optimization.get("update_freq", [1])

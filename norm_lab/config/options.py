@@ -205,14 +205,14 @@ def sweep_parser(verb: str = "sweep") -> RunParser:
         text = "use the values that `norm-plugin tune` has selected for each arm of a study"
         add("--tuned", action="store_true", help=text)
     _add_overrides(parser)
-    hide(parser, list(OVERRIDES))  # a grid has several values of these
+    hide_options(parser, list(OVERRIDES))  # a grid has several values of these
     if verb == "status":
         shown = parser._option_string_actions
-        hide(parser, [flag for flag in shown if flag not in (*FOR_STATUS, "-h")])
+        hide_options(parser, [flag for flag in shown if flag not in (*FOR_STATUS, "-h")])
     return parser
 
 
-def hide(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
+def hide_options(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
     """Leave options out of the help."""
     for flag in flags:
         parser._option_string_actions[flag].help = argparse.SUPPRESS

@@ -17,7 +17,7 @@ from rich.text import Text
 from norm_lab.config.options import LOCAL, Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine.execution import print_commands
-from norm_lab.engine.jobs import count_jobs, count_threads, run_here
+from norm_lab.engine.jobs import count_jobs, count_threads, run_locally
 from norm_lab.engine.overview import (
     jobs_of_outline,
     outline,
@@ -53,7 +53,7 @@ def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
             print(f"--jobs {jobs} --threads {threads}: runs at a time, threads of each", flush=True)
         with show_progress(specs, jobs, left):
             if request.launcher == LOCAL:
-                run_here(request, [specs[number] for number in left], jobs)
+                run_locally(request, [specs[number] for number in left], jobs)
             else:
                 run_by_slurm(request, [specs[number] for number in left])
     print(overview(specs, jobs))

@@ -23,7 +23,7 @@ from norm_plugin.io.command_line import CommandError
 MEMORY_OF_RUN = 2 * 2**30  # bytes: more than that of a small model's training
 
 
-def written(specs: Sequence[RunSpec]) -> Iterator[RunSpec]:
+def write_runs(specs: Sequence[RunSpec]) -> Iterator[RunSpec]:
     """Write ``run.json`` of each run; yield the runs, but for those whose folder is in use."""
     for spec in specs:
         try:
@@ -55,7 +55,7 @@ def start_job(
         )
 
 
-def run_here(request: Request, specs: Sequence[RunSpec], count: int) -> None:
+def run_locally(request: Request, specs: Sequence[RunSpec], count: int) -> None:
     """Execute runs, ``count`` in parallel; a failure does not stop the others.
 
     A place is what a running run holds: a share of the cores and a GPU. If there are fewer GPUs
@@ -76,7 +76,7 @@ def run_here(request: Request, specs: Sequence[RunSpec], count: int) -> None:
             places.put(place)
 
     with ThreadPoolExecutor(count) as pool:
-        list(pool.map(run, written(specs)))
+        list(pool.map(run, write_runs(specs)))
 
 
 def count_jobs(request: Request, specs: Sequence[RunSpec]) -> int:

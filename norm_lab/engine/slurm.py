@@ -9,7 +9,7 @@ from typing import Any
 
 from norm_lab.config.options import LAUNCHER, Request
 from norm_lab.config.spec import RunSpec
-from norm_lab.engine.jobs import start_job, written
+from norm_lab.engine.jobs import start_job, write_runs
 from norm_plugin.io.command_line import CommandError
 
 SLURM_DEFAULTS = {
@@ -40,7 +40,7 @@ def run_by_slurm(request: Request, specs: Sequence[RunSpec]) -> None:
     folder = specs[0].work / "slurm" / Path(request.experiment).stem
     executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=timeouts)
     executor.update_parameters(**options)
-    folders = [str(spec.folder) for spec in written(specs)]
+    folders = [str(spec.folder) for spec in write_runs(specs)]
     environment = {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)}
     for submitted in executor.map_array(SlurmJob(request.retry, environment), folders):
         submitted.wait()

@@ -100,10 +100,10 @@ def tune_study(request: Request) -> int:
 
         table = read_trials(trials, tuple(grid), points)
         choice = choose(table, tuple(grid))
-        wider = extend(grid, choice.values(), bound)
+        wider = widen(grid, choice.values(), bound)
         if wider == grid:
             break
-        print(*on_edge(grid, wider, choice), f"the grid is now {grid_text(wider)}", sep="\n")
+        print(*edge_lines(grid, wider, choice), f"the grid is now {grid_text(wider)}", sep="\n")
         grid = wider
     write_tuned(study, arms, grid, table, choice, trials)
     for arm, point in choice.items():
@@ -112,7 +112,7 @@ def tune_study(request: Request) -> int:
     return 0
 
 
-def on_edge(grid: Grid, wider: Grid, choice: Mapping[str, Point]) -> list[str]:
+def edge_lines(grid: Grid, wider: Grid, choice: Mapping[str, Point]) -> list[str]:
     """Return a line for each arm whose best value is on an edge that ``wider`` extends."""
     return [
         f"{arm} is best at {key} {value:g}, the {end} of the grid"
@@ -128,18 +128,18 @@ def grid_text(grid: Grid) -> str:
     return "; ".join(f"{key} {', '.join(map('{:g}'.format, grid[key]))}" for key in grid)
 
 
-def largest(grid: Grid, bound: Mapping[str, tuple[float, float]]) -> Grid:
+def largest_grid(grid: Grid, bound: Mapping[str, tuple[float, float]]) -> Grid:
     """Return the grid that results if there is always an arm that is best at each edge."""
     corners = [tuple(values[edge] for values in grid.values()) for edge in (0, -1)]
-    wider = extend(grid, corners, bound)
-    return grid if wider == grid else largest(wider, bound)
+    wider = widen(grid, corners, bound)
+    return grid if wider == grid else largest_grid(wider, bound)
 
 
 def size_text(study: StudyFile, specs: Sequence[RunSpec], jobs: int) -> str:
     """Return how many trials and runs a study has at most, and how long they take."""
     tuning, arms = tuning_of(study), len(arms_of(specs))
     grid = {key: tuple(values) for key, values in tuning.grid.items()}
-    most = largest(grid, bounds(study))
+    most = largest_grid(grid, bounds(study))
     first, last = (
         arms * len(tuning.seeds) * math.prod(map(len, each.values())) for each in (grid, most)
     )
@@ -269,7 +269,7 @@ def read_trials(
     return pd.DataFrame(rows)
 
 
-def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
+def widen(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
     """Return the grid with one more value at each edge that is the best point of an arm.
 
     The new value continues the two outermost ones geometrically, within the bound.

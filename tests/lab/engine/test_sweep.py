@@ -18,7 +18,7 @@ from norm_lab.config import compose, options
 from norm_lab.config.experiments import experiment_names
 from norm_lab.config.studies import read_study_file, study_names, study_path
 from norm_lab.engine.grid import state_since
-from norm_lab.engine.jobs import count_jobs, gpus_of, run_here
+from norm_lab.engine.jobs import count_jobs, gpus_of, run_locally
 from norm_lab.engine.overview import seconds_left, summary
 from norm_lab.engine.slurm import SlurmJob, slurm_options
 from norm_lab.engine.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status, write_status
@@ -234,7 +234,7 @@ def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path
     made, asked = composed(*argv), request(*argv)
     places = []
     monkeypatch.setattr("norm_lab.engine.jobs.start_job", lambda *a: places.append(a[1]) or ENDED)
-    run_here(asked, made, count_jobs(asked, made))
+    run_locally(asked, made, count_jobs(asked, made))
     assert len(places) == 3 and {place["OMP_NUM_THREADS"] for place in places} == {threads}
     assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
 
@@ -250,7 +250,7 @@ def test_more_jobs_than_gpus_share_them_evenly(monkeypatch, tmp_path):
         return ENDED
 
     monkeypatch.setattr("norm_lab.engine.jobs.start_job", start_job)
-    run_here(asked, made, count_jobs(asked, made))
+    run_locally(asked, made, count_jobs(asked, made))
     assert sorted(places) == ["0", "0", "1", "1"]
 
 
@@ -326,7 +326,7 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
 
 @pytest.mark.usefixtures("warm")
 def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("norm_lab.engine.grid.run_here", lambda *_: None)
+    monkeypatch.setattr("norm_lab.engine.grid.run_locally", lambda *_: None)
     assert main(["sweep", "toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
 

@@ -17,9 +17,9 @@ from norm_lab.study.tune import (
     CODE,
     Arm,
     compose_trials,
-    extend,
     growth_bound,
     point_overrides,
+    widen,
     with_own_results,
 )
 
@@ -50,12 +50,12 @@ def test_the_grid_grows_by_its_factor_where_the_best_point_of_an_arm_lies_on_its
     best, expected
 ):
     grid = {LR: (1.0, 2.0, 4.0)}
-    assert extend(grid, [(each,) for each in best], {LR: (0.01, 100)}) == {LR: expected}
+    assert widen(grid, [(each,) for each in best], {LR: (0.01, 100)}) == {LR: expected}
 
 
 def test_the_grid_does_not_grow_beyond_its_bound():
     grid = {LR: (0.001, 0.002)}
-    assert extend(grid, [(0.001,), (0.002,)], {LR: (0.001, 0.004)}) == {LR: (0.001, 0.002, 0.004)}
+    assert widen(grid, [(0.001,), (0.002,)], {LR: (0.001, 0.004)}) == {LR: (0.001, 0.002, 0.004)}
     low, high = growth_bound((0.001, 0.002))
     assert (low, high) == pytest.approx((0.001 / 16, 0.002 * 16))
 
@@ -76,7 +76,7 @@ def test_a_bound_is_of_the_first_key_or_of_those_that_it_names(bound, of_dropout
 def test_a_grid_from_0_grows_upwards_only(values, grown):
     """Grow a grid such as those of dropout and warm-up."""
     bound = {LR: growth_bound(values)}
-    assert extend({LR: values}, [(values[0],), (values[-1],)], bound)[LR] == pytest.approx(grown)
+    assert widen({LR: values}, [(values[0],), (values[-1],)], bound)[LR] == pytest.approx(grown)
 
 
 def test_a_learning_rate_is_a_list_in_fairseq():

@@ -139,11 +139,11 @@ def check_composed(config: Configuration, base: Configuration) -> None:
             if group not in (*owners, GENERATION, *EVALUATION):  # we read it from its own group
                 raise CommandError(f"{group} has no setting {key}; give {owners[0]}.{key}")
     for key in ("source_lang", "target_lang"):
-        task, of_base = config["task"].get(key), base["task"].get(key)
-        if task != of_base:
+        value, expected = config["task"].get(key), base["task"].get(key)
+        if value != expected:
             raise CommandError(
-                f"task.{key} is {task}, but the corpus is prepared and scored for {of_base}; drop "
-                "it, or write a file of the corpus for the other direction"
+                f"task.{key} is {value}, but the corpus is prepared and scored for {expected}; "
+                "drop it, or write a file of the corpus for the other direction"
             )
     wrong = [
         f"{group}.{key}"

@@ -227,7 +227,7 @@ def _compose_arm(
     if config["common"].get("log_interval") == base["common"].get("log_interval"):
         trained["common"] = {**trained["common"], **experiment.logging}
     logging = {key: trained["common"].get(key) for key in LOGGING}
-    logging_of_base = {key: base["common"].get(key) for key in LOGGING}
+    base_logging = {key: base["common"].get(key) for key in LOGGING}
     check_composed(trained, base)
     training = training_flags(trained)
     evaluation = metric.flags(subword, config)
@@ -235,8 +235,8 @@ def _compose_arm(
     if metric.checkpoint == AVERAGE:
         check_number_averaged(config)
     plugin = user_dir or PLUGIN
-    of_arm = {**trained, "common": {**trained["common"], "seed": None}}
-    checked = (*training_flags(of_arm), "--user-dir", os.path.abspath(plugin))
+    without_seed = {**trained, "common": {**trained["common"], "seed": None}}
+    checked = (*training_flags(without_seed), "--user-dir", os.path.abspath(plugin))
     placement = UNCHECKED_PLACEMENT if request.outline else check_training(checked)
 
     raw = raw_folder(request.raw, experiment)
@@ -249,7 +249,7 @@ def _compose_arm(
         arm=Arm(norm, placement, changed),
         seed=SEED,
         metric=metric.name,
-        settings={**trained, "common": {**trained["common"], **logging_of_base}},
+        settings={**trained, "common": {**trained["common"], **base_logging}},
         logging=logging,
         subword=subword,
         preparation=preparation,

@@ -210,11 +210,11 @@ def differences(config: Configuration, base: Configuration) -> dict[str, Value]:
         for key, value in config[group].items()
         if value != base.get(group, {}).get(key)
     }
-    for group, of_base in base.items():
+    for group, base_settings in base.items():
         if f"{group}._name" not in settings:
-            removed = {key for key, value in of_base.items() if value is not None}
+            removed = {key for key, value in base_settings.items() if value is not None}
             removed -= config.get(group, {}).keys()
-            settings |= {f"{group}.{key}": None for key in of_base if key in removed}
+            settings |= {f"{group}.{key}": None for key in base_settings if key in removed}
     unnamed = NAMED_ELSEWHERE | {f"common.{key}" for key in LOGGING}
     return {
         key: value
@@ -231,16 +231,16 @@ def in_one_form(config: Configuration, base: Configuration) -> Configuration:
     are in the order of ``base``, and those that it lacks follow in alphabetical order.
     """
 
-    def form(value: Value, of_base: Value) -> Value:
-        if isinstance(of_base, list) and value is not None and not isinstance(value, list):
+    def form(value: Value, base_value: Value) -> Value:
+        if isinstance(base_value, list) and value is not None and not isinstance(value, list):
             value = [value]
-        return of_base if value == of_base else _shortest(value)
+        return base_value if value == base_value else _shortest(value)
 
     formed: Configuration = {}
     for group in _in_order(config, base):
-        settings, of_base = config[group], base.get(group, {})
+        settings, defaults = config[group], base.get(group, {})
         formed[group] = {
-            key: form(settings[key], of_base.get(key)) for key in _in_order(settings, of_base)
+            key: form(settings[key], defaults.get(key)) for key in _in_order(settings, defaults)
         }
     return formed
 

@@ -365,8 +365,8 @@ def _contrast(comparison: PrimaryComparison) -> frozenset[tuple[str, int]]:
     """Return the weight of each arm in a comparison; the same for the comparison the other way."""
     weights: Counter[str] = Counter()
     for side, sign in ((comparison.arm, 1), (comparison.baseline, -1)):
-        for arm, of_arm in zip(terms(side), (sign, -sign)):
-            weights[arm] += of_arm
+        for arm, weight in zip(terms(side), (sign, -sign)):
+            weights[arm] += weight
     first = next((weight for _, weight in sorted(weights.items()) if weight), 1)
     turned = 1 if first > 0 else -1
     return frozenset((arm, turned * weight) for arm, weight in weights.items() if weight)

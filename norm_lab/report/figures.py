@@ -114,15 +114,15 @@ def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | N
     if numbers is None:
         return None
     rows, scores = [], outcome_values(study.runs)
-    for _, of_arm in study.runs.groupby("id", sort=False):
-        values = scores[of_arm.index].dropna().tolist()
+    for _, arm_runs in study.runs.groupby("id", sort=False):
+        values = scores[arm_runs.index].dropna().tolist()
         if not values:
             continue
-        sample = describe(values, split_ratio(of_arm))
-        run = of_arm.iloc[0]
+        sample = describe(values, split_ratio(arm_runs))
+        run = arm_runs.iloc[0]
         named = name_of_arm(run, (*study.omitted, *(f"model.{key}" for key in curve.keys)))
         family = named.name if len({*study.placements.values()}) > 1 else named.short
-        number = numbers[of_arm.index[0]]
+        number = numbers[arm_runs.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
     data = data[data["value"].notna() & data["arm"].duplicated(keep=False)].astype({"value": int})

@@ -140,9 +140,9 @@ def _add_comparisons(
     add("primary", caption, primary_table(primary), note, tests=tests)
     if published is not None:
         beside = reproduced(study, published)
-        of_arm = beside["baseline"] == ""
-        add("beside", "Each comparison, in both studies.", beside[~of_arm])
-        arms = beside[of_arm].drop(columns=["baseline", "outcome"])
+        is_arm = beside["baseline"] == ""
+        add("beside", "Each comparison, in both studies.", beside[~is_arm])
+        arms = beside[is_arm].drop(columns=["baseline", "outcome"])
         means = {
             name: name.replace(side, f"{side}_mean")
             for side in ("published", "own")

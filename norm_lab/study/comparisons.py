@@ -280,7 +280,7 @@ def _by_seed(runs: pd.DataFrame, side: str, outcome: str) -> dict[int, float]:
     """Return an outcome of an arm by seed; for a difference of two arms, for their common seeds."""
     every, columns = outcome_values(runs, outcome), []
     for arm in terms(side):
-        of_arm = runs["arm"] == arm
-        columns.append(every[of_arm].set_axis(runs.loc[of_arm, "seed"]).dropna())
+        is_arm = runs["arm"] == arm
+        columns.append(every[is_arm].set_axis(runs.loc[is_arm, "seed"]).dropna())
     values = columns[0] if len(columns) == 1 else (columns[0] - columns[1]).dropna()
     return values.to_dict()

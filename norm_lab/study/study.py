@@ -148,7 +148,7 @@ class Study:
         same = self.same
         runs = self.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
         parts = {run["arm"]: parts_of_arm(run, self.vary) for run in runs}
-        by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
+        by_parts = {own: arm for arm, own in reversed(parts.items())}
         main = parts[self.baseline]
         declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]
         of_placements = any(
@@ -264,8 +264,8 @@ def read_study(
     failures = failures.rename(columns={"run.arm.placement": "placement"})
     declared = file.labels if file is not None and declared_labels else {}
     common, omitted = name_arms((runs, failures), labels or {}, vary, declared)
-    for _, of_arm in runs.groupby("arm"):
-        _check_arm(of_arm)
+    for _, arm_runs in runs.groupby("arm"):
+        _check_arm(arm_runs)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
     # the first arm is the baseline with the placement of most runs
     size = runs.groupby("arm")["seed"].transform("size")
@@ -316,15 +316,15 @@ def _primary(file: StudyFile, study: Study, choosing: bool) -> tuple[PrimaryComp
     seeds: dict[str, set[int]] = {}
     sides = {side for each in file.primary for side in (each.arm, each.baseline)}
     declared = set() if choosing else {name for side in sides for name in terms(side)}
-    for arm, of_arm in runs.groupby("arm", sort=False):
-        for run in of_arm[ARM_COLUMNS].to_dict("records"):
+    for arm, arm_runs in runs.groupby("arm", sort=False):
+        for run in arm_runs[ARM_COLUMNS].to_dict("records"):
             for name in (arm, *names_in_files(run, study.common, file.tuned)):
                 if arms.setdefault(name, arm) != arm and name in declared:
                     raise CommandError(
                         f"{file.path} declares a comparison of {name}, which may be {arms[name]} "
                         f"or {arm}; report only the runs that it means"
                     )
-                seeds.setdefault(name, set(of_arm["seed"]))
+                seeds.setdefault(name, set(arm_runs["seed"]))
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for each in file.primary:
@@ -368,19 +368,19 @@ def _arms_named(
     )
 
 
-def _check_arm(of_arm: pd.DataFrame) -> None:
-    norms = list(dict.fromkeys(of_arm["norm"]))
+def _check_arm(arm_runs: pd.DataFrame) -> None:
+    norms = list(dict.fromkeys(arm_runs["norm"]))
     if len(norms) > 1:
         raise CommandError(
-            f"the runs of {norms[0]} and {norms[1]} are both {of_arm['arm'].iloc[0]}, from "
+            f"the runs of {norms[0]} and {norms[1]} are both {arm_runs['arm'].iloc[0]}, from "
             "experiments with different placements; drop one folder"
         )
-    again = of_arm[of_arm["seed"].duplicated(keep=False)]
+    again = arm_runs[arm_runs["seed"].duplicated(keep=False)]
     if not again.empty:
         seed = again["seed"].iloc[0]
         raise CommandError(
             f"two runs of {norms[0]} have seed {seed}, in "
             f"{' and '.join(again[again['seed'] == seed]['experiment'])}; drop one folder"
         )
-    check_same_sources(of_arm)
-    check_settings_alike(of_arm, ("model", *TRAINING))
+    check_same_sources(arm_runs)
+    check_settings_alike(arm_runs, ("model", *TRAINING))

@@ -92,9 +92,9 @@ def compare_translations(
             row["verdict"] = NO_TRANSLATIONS
         else:
             row |= randomization_test(lines, baseline, references, trials)._asdict()
-            of_arm = [(at, kept) for (name, at), kept in texts.items() if name == arm and kept]
-            place = of_arm.index((seed, lines))
-            control, other = (of_arm[place + 1 :] + of_arm)[0]
+            own_texts = [(at, kept) for (name, at), kept in texts.items() if name == arm and kept]
+            place = own_texts.index((seed, lines))
+            control, other = (own_texts[place + 1 :] + own_texts)[0]
             if control != seed:
                 row["control_p"] = randomization_test(lines, other, references, trials).p
         rows.append(row)

@@ -202,8 +202,8 @@ def arms_of(specs: Iterable[RunSpec]) -> dict[str, Arm]:
     arms: dict[str, Arm] = {}
     for spec in specs:
         own = tuple(override for override in spec.overrides if not override.startswith("seed="))
-        of_arm = {**spec.settings, "common": {**spec.settings["common"], "seed": None}}
-        settings = _digest(json.dumps(training_flags(of_arm)).encode())
+        without_seed = {**spec.settings, "common": {**spec.settings["common"], "seed": None}}
+        settings = _digest(json.dumps(training_flags(without_seed)).encode())
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
 

@@ -170,11 +170,11 @@ def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFr
     """
     rows = []
     for arm, lr in chosen.items():
-        of_arm = trials[trials["arm"] == arm]
-        means = of_arm.groupby("lr")[OUTCOME].mean()
+        arm_trials = trials[trials["arm"] == arm]
+        means = arm_trials.groupby("lr")[OUTCOME].mean()
         others = means.drop(lr).sort_values()
         next_lr, next_mean = next(others.items(), (math.nan, math.nan))
-        both = of_arm[of_arm["lr"].isin([lr, next_lr]) & np.isfinite(of_arm[OUTCOME])]
+        both = arm_trials[arm_trials["lr"].isin([lr, next_lr]) & np.isfinite(arm_trials[OUTCOME])]
         spread = pooled_standard_deviation([s.tolist() for _, s in both.groupby("lr")[OUTCOME]])
         behind = next_mean - means[lr]
         notes = ["flat: the choice does not matter"] if behind < spread else []
@@ -184,7 +184,7 @@ def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFr
             {
                 "arm": arm,
                 "lr": lr,
-                "n": of_arm["seed"].nunique(),
+                "n": arm_trials["seed"].nunique(),
                 "tuned": means[lr],
                 "next_lr": next_lr,
                 "behind": behind,
@@ -212,10 +212,10 @@ def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
     start = trials.loc[np.isfinite(trials[OUTCOME]), OUTCOME].max()
     losses = trials.assign(loss=trials[OUTCOME].clip(upper=start))
     rows = []
-    for arm, of_arm in losses.groupby("arm", sort=False):
-        by_seed = of_arm.groupby("seed")["loss"].agg(lambda values: (values - values.min()).mean())
+    for arm, group in losses.groupby("arm", sort=False):
+        by_seed = group.groupby("seed")["loss"].agg(lambda values: (values - values.min()).mean())
         sample = describe(by_seed.tolist())
-        rates = of_arm["lr"].min(), of_arm["lr"].max()
+        rates = group["lr"].min(), group["lr"].max()
         rows.append((arm, sample.count, sample.mean, *sample.interval, *rates))
     columns = ["arm", "n", "sensitivity", "sensitivity_low", "sensitivity_high", "from_lr", "to_lr"]
     return pd.DataFrame(rows, columns=columns)

@@ -24,7 +24,7 @@ JUMP = 0.3
 """A logged training loss that is above the mean of its neighbors by more bits is a jump."""
 
 
-class Across(NamedTuple):
+class AcrossStudies(NamedTuple):
     """A comparison of arms that stand in several studies.
 
     Attributes:
@@ -39,21 +39,21 @@ class Across(NamedTuple):
     outcome: str = SCORE
 
 
-def declared_across(name: str) -> Iterator[Across]:
-    """Yield the comparisons of a block of questions.yaml, the scores first."""
+def declared_across_studies(name: str) -> Iterator[AcrossStudies]:
+    """Yield the comparisons over several studies of a block of questions.yaml, scores first."""
     rows = DECLARED["across"][name]
     for outcome in (SCORE, *rows[0].get("also", ())):
         for row in rows:
-            yield Across(row["title"], row["arms"], row["baselines"], outcome)
+            yield AcrossStudies(row["title"], row["arms"], row["baselines"], outcome)
 
 
 def across_table(name: str, results: Path) -> str:
     """Return Markdown: one row per comparison over several studies."""
-    rows = [across_row(each, results) for each in declared_across(name)]
+    rows = [across_row(each, results) for each in declared_across_studies(name)]
     return markdown(pd.DataFrame(rows).drop(columns="decided"))
 
 
-def across_row(each: Across, results: Path) -> dict[str, Any]:
+def across_row(each: AcrossStudies, results: Path) -> dict[str, Any]:
     """Return a comparison over several studies as text, and whether p alone decides it."""
     test, n = compare_across(each, results)
     metric, (low, high) = read_named(next(iter(each.arms)), results).metric, test.interval
@@ -70,7 +70,7 @@ def across_row(each: Across, results: Path) -> dict[str, Any]:
     }
 
 
-def compare_across(each: Across, results: Path) -> tuple[Comparison, str]:
+def compare_across(each: AcrossStudies, results: Path) -> tuple[Comparison, str]:
     """Compare an arm with a baseline, each in one or more studies.
 
     If both sides name the same studies, their runs are paired by study and seed, and each study may

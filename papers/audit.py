@@ -32,8 +32,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def off(ours: Tensor, theirs: Tensor) -> str:
-    """Return the largest difference over the largest value."""
+def relative_difference(ours: Tensor, theirs: Tensor) -> str:
+    """Return the largest difference over the largest value, as text."""
     return f"{float((ours - theirs).abs().max() / theirs.abs().max()):.1e}"
 
 
@@ -101,7 +101,7 @@ def deviation() -> Lines:
             build_norm("adanorm", dim, variant=variant).double()(x)
             for variant in ("paper", "released")
         )
-        yield f"d = {dim}: outputs differ by {off(released, paper)}"
+        yield f"d = {dim}: outputs differ by {relative_difference(released, paper)}"
     layers, per_layer, final = 6, 2 + 3, 2
     yield f"norms of a {layers} + {layers}-layer pre-norm Transformer: {layers * per_layer + final}"
     yield f"norms that --lnv adanorm reaches in the released code: {final}"

@@ -250,12 +250,12 @@ def measure(name: str, outcome: str, keys: Sequence[Key], results: Path) -> list
         of_pair[key.pair]
         | {f"{side}_label": labels.get(arm, "") for side, arm in zip(SIDES, key.pair)}
         | {OTHER_HALF: half}
-        for key, half in zip(keys, other_half(study, keys, outcome))
+        for key, half in zip(keys, validation_losses(study, keys, outcome))
     ]
 
 
-def other_half(study: Study, keys: Sequence[Key], outcome: str) -> list[str]:
-    """Return the differences in the lowest validation loss, if it is of the half without score."""
+def validation_losses(study: Study, keys: Sequence[Key], outcome: str) -> list[str]:
+    """Return the differences in the lowest validation loss, if another half of it has the score."""
     if outcome != SCORE or not study.runs["data.corpus"].iloc[0].endswith("_halves"):
         return [NOTHING] * len(keys)
     tests = compare_arms(study.runs, [key.pair for key in keys], "valid_loss")

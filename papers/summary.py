@@ -21,7 +21,7 @@ from norm_lab.results.folder import read_folder
 from norm_lab.study.comparisons import EXPLORATORY, compare_arms
 from norm_lab.study.significance import Verdict
 from norm_lab.study.tuning import OUTCOME, read_tuned
-from papers.across import across_row, declared_across, seeds_ahead
+from papers.across import across_row, declared_across_studies, seeds_ahead
 from papers.findings import (
     DECLARED,
     TASKS,
@@ -56,7 +56,7 @@ def norm_table(root: Path) -> str:
 def task_cell(norm: str, cell: Declared, results: Path) -> str:
     """Return a difference to LayerNorm, bold if decided, its interval and n; may be empty."""
     if "across" in cell:
-        (each,) = declared_across(cell["across"])
+        (each,) = declared_across_studies(cell["across"])
         row = across_row(each, results)
         mean = f"**{row['mean']}**" if row["decided"] else row["mean"]
         mean += "" if any(map(is_tuned, each.arms)) else ONE_RATE

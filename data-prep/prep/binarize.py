@@ -25,12 +25,12 @@ from prep.folder import (
     dictionary,
     difference,
     digests_of,
+    locked_unless,
     read_manifest,
     sides,
     temporary,
     text_folder,
     tool_versions,
-    unless,
 )
 
 BINARIZED = "binarized.json"
@@ -75,7 +75,7 @@ def publish_binary(out: Path, spec: DataSpec, overwrite: bool) -> None:
             f"{out} was prepared with {differs}; choose another --out or the options it was "
             "prepared with"
         )
-    with unless(lambda: not overwrite and _is_binarized(out), out) as needed:
+    with locked_unless(lambda: not overwrite and _is_binarized(out), out) as needed:
         if not needed:
             report(f"nothing to do: the text is binarized in {out / 'bin'}")
             return

@@ -171,7 +171,7 @@ def publish(out: Path, spec: DataSpec, build: Build, overwrite: bool) -> None:
         CommandError: OUT has other content.
     """
     out = out.resolve()
-    with unless(lambda: not overwrite and is_prepared(out, spec), out) as needed:
+    with locked_unless(lambda: not overwrite and is_prepared(out, spec), out) as needed:
         if not needed:
             report(f"nothing to do: the corpus is complete in {out}")
             return
@@ -184,7 +184,7 @@ def publish(out: Path, spec: DataSpec, build: Build, overwrite: bool) -> None:
 
 
 @contextmanager
-def unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
+def locked_unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
     """Yield whether something is to be done in OUT, with its lock held if so."""
     if is_done():  # checked first without the lock, which cannot be taken on a read-only disk
         yield False

@@ -83,7 +83,7 @@ def last_layer(options: Options, batches: Batches, placement: str, seed: int) ->
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """Judge whether the share is at most the bound at every eps."""
+    """Judge whether the share of |x|^2 outside 1 +- eps is at most its bound at every eps."""
     limits = frame.drop_duplicates("eps").set_index("eps")["bound"]
     shown = {f"eps = {eps}": f"{limits[eps]:.4f}" for eps in SHOWN}
     yield {"x": "bound", "tokens": "", "draws": "", **shown}

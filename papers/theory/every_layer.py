@@ -29,7 +29,7 @@ from papers.theory.claim import (
     with_interval,
 )
 from papers.theory.last_layer import exponent_of
-from papers.theory.models import full, layer_gradients, watch_sums
+from papers.theory.models import full, layer_gradients, record_sums
 
 CASE = ("placement", "stack", "tokens")
 MAY_LACK = ("squared_length", "cross_sum")
@@ -59,7 +59,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
         stack = options.stack_pass(placement, batches, seed)
         lengths = stack.outputs[1:].mean(dim=1).tolist()
         setting = full(placement, depth, options.full_dim, batches, seed)
-        sums = watch_sums(setting.layers)
+        sums = record_sums(setting.layers)
         gradients = layer_gradients(
             [*setting.model.encoder.layers, *setting.layers], setting.mean_loss()
         )

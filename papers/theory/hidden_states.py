@@ -114,7 +114,7 @@ def judge_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
 
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the lengths of each placement in three layers."""
+    """Return E|x|^2 / d of each placement in the first, the middle and the last layer."""
     depth = max(frame["layer"])
     rows = []
     for row, some in cases(frame, *CASE):

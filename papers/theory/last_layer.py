@@ -57,7 +57,7 @@ class LastLayer(NamedTuple):
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Measure two norms of the gradient at each number of layers, in both models."""
+    """Measure :class:`LastLayer` at each number of layers, in the simplified and the full model."""
     for name, build, dim, batches in (
         (SIMPLIFIED, simplified, options.dim, options.random),
         *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
@@ -72,25 +72,25 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 def last_layer(setting: Setting) -> LastLayer:
     """Measure the last layer in one pass; after its W^2, no module may mix positions."""
-    layer, seen = setting.layers[-1], dict[str, Tensor]()
+    layer, recorded = setting.layers[-1], dict[str, Tensor]()
 
     def begin_graph(w2: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        seen["h"], seen["output"] = inputs[0].detach(), output.detach().requires_grad_()
-        return seen["output"]
+        recorded["h"], recorded["output"] = inputs[0].detach(), output.detach().requires_grad_()
+        return recorded["output"]
 
-    def see_output(layer: nn.Module, inputs: Any, output: Any) -> None:
-        seen["x"] = (output[0] if isinstance(output, tuple) else output).detach()
+    def record_output(layer: nn.Module, inputs: Any, output: Any) -> None:
+        recorded["x"] = (output[0] if isinstance(output, tuple) else output).detach()
 
     setting.model.requires_grad_(False)  # the graph begins at W^2, so the pass is short
     layer.fc2.register_forward_hook(begin_graph)
-    layer.register_forward_hook(see_output)
+    layer.register_forward_hook(record_output)
     loss = setting.total_loss(setting.run()[0])
-    (delta,) = torch.autograd.grad(loss, seen["output"])
-    delta, h = delta.flatten(0, 1), seen["h"].flatten(0, 1)
+    (delta,) = torch.autograd.grad(loss, recorded["output"])
+    delta, h = delta.flatten(0, 1), recorded["h"].flatten(0, 1)
     count = setting.labels.ne(setting.pad).sum()
     norms = torch.linalg.vector_norm(delta, dim=-1) * torch.linalg.vector_norm(h, dim=-1)
     mean = torch.linalg.matrix_norm(delta.t() @ h / count)
-    squared_length = seen["x"][..., : setting.dim][setting.real].square().mean()
+    squared_length = recorded["x"][..., : setting.dim][setting.real].square().mean()
     return LastLayer(float(norms.sum() / count), float(mean), float(squared_length))
 
 

@@ -204,7 +204,7 @@ def simplified(placement: str, layers: int, dim: int, batches: Batches, seed: in
     """Return the simplified setting; ``seed`` determines the weights, the labels and the batch."""
     torch.manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # else a seed would draw other weights the first time
-        stack = copy.deepcopy(_unused_stack(placement, layers, dim, batches))
+        stack = copy.deepcopy(_initialized_encoder(placement, layers, dim, batches))
     nn.init.normal_(stack.embed_tokens.weight, std=dim**-0.5)
     initialization = default_init(placement)
     for layer in stack.layers.children():
@@ -225,10 +225,10 @@ def simplified(placement: str, layers: int, dim: int, batches: Batches, seed: in
 
 
 @functools.lru_cache(maxsize=1)
-def _unused_stack(
+def _initialized_encoder(
     placement: str, layers: int, dim: int, batches: Batches
 ) -> NormTransformerEncoder:
-    """Return a stack for :func:`simplified` to copy, since initialization takes most time."""
+    """Return an encoder for :func:`simplified` to copy, since to build one takes most time."""
     args = plain_settings(placement, layers, dim, sides=("encoder",))
     args.encoder_ffn_embed_dim, args.encoder_attention_heads = dim, 1
     args.no_token_positional_embeddings = True
@@ -300,7 +300,7 @@ def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
     return [float(torch.linalg.matrix_norm(gradient)) for gradient in gradients]
 
 
-def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
+def record_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
     """Return lists that the next forward fills with the inputs of the norms on the sums."""
     sums: dict[str, list[Tensor]] = {}
 
@@ -339,7 +339,7 @@ def stack_pass(placement: str, layers: int, dim: int, batches: Batches, seed: in
     setting.model.requires_grad_(False)
     for layer in setting.layers:
         layer.fc2.requires_grad_(True)
-    sums = watch_sums(setting.layers)
+    sums = record_sums(setting.layers)
     logits, states = setting.run()
     lengths = {branch: setting.squared_lengths(xs) for branch, xs in sums.items()}
     return StackPass(

@@ -13,7 +13,7 @@ from norm_lab.config.studies import BEFORE, LOSSES, SCORE
 from norm_lab.study.comparisons import outcome_values
 from norm_lab.study.significance import half_interval
 from norm_lab.study.study import Study
-from papers.across import compare_across, declared_across
+from papers.across import compare_across, declared_across_studies
 from papers.example_runs import declared_comparisons
 from papers.findings import (
     COMPARISONS,
@@ -192,7 +192,7 @@ def known_intervals() -> set[tuple[str, ...]]:
     found = [measured(RESULTS)[key] for key in COMPARISONS]
     names = ("difference", "difference_low", "difference_high")
     known = {form for row in found for form in forms(*(row[name] for name in names))}
-    for each in (each for name in DECLARED["across"] for each in declared_across(name)):
+    for each in (each for name in DECLARED["across"] for each in declared_across_studies(name)):
         test, _ = compare_across(each, RESULTS)
         known |= forms(test.mean, *test.interval)
     for _, test, _ in declared_comparisons("mnist", RESULTS.parent).values():

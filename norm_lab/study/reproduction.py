@@ -82,11 +82,19 @@ def reproduced(own: Study, published: Study) -> pd.DataFrame:
 
 
 def _names_in(own: Study, published: Study) -> dict[str, str]:
-    """Return the name of each arm in the published study; names depend on what all arms share."""
-    by_parts = []
-    for study in (own, published):
-        arms = study.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
-        by_parts.append({parts_of_arm(run, study.vary): run["arm"] for run in arms})
+    """Return the name of each arm in the published study; names depend on what all arms share.
+
+    Values of what the studies vary, such as tuned rates, are ignored unless arms differ only in
+    these.
+    """
+    both = [
+        study.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
+        for study in (own, published)
+    ]
+    for vary in ((*own.vary, *published.vary), ()):
+        by_parts = [{parts_of_arm(run, vary): run["arm"] for run in runs} for runs in both]
+        if list(map(len, by_parts)) == list(map(len, both)):
+            break
     arms, published_arms = by_parts
     return {arms[each]: published_arms[each] for each in arms.keys() & published_arms.keys()}
 

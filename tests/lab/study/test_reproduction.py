@@ -13,6 +13,7 @@ from norm_lab.study.significance import compare_independent, difference_of, esti
 from norm_lab.study.study import read_study
 
 PUBLISHED = (1.0, 2.0, 3.0, 4.0)
+RATE = "optimization.lr"
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,22 @@ def test_arms_are_the_same_under_other_names(tmp_path):
     assert table.loc[("far, pre", ""), "agreement"] == Agreement.DIFFERS
     assert equal_scores(own, published) == (3, 6)
     assert conditions(own, published) == ["versions.torch (2.13.0 or 9.9; published: 2.13.0)"]
+
+
+def test_arms_that_differ_only_in_what_a_study_varies_are_not_mistaken_for_each_other(tmp_path):
+    def at_rates(folder, scores):
+        results = [
+            made_up(f"layernorm-lr-{lr}", seed, bleu + seed / 10, differs={RATE: [lr]})
+            for lr, bleu in scores.items()
+            for seed in (1, 2, 3)
+        ]
+        folders = folder_of(folder, *results)
+        return read_study(folders, baseline="layernorm-lr-0.2", vary=[RATE])
+
+    published = at_rates(tmp_path / "a", {0.1: 30.0, 0.2: 20.0})
+    own = at_rates(tmp_path / "b", {0.2: 20.0})
+    (row,) = reproduced(own, published).to_dict("records")
+    assert (row["published"], row["agreement"]) == (pytest.approx(20.2), Agreement.AGREES)
+    assert equal_scores(own, published) == (3, 3)
+    again = reproduced(published, published)  # the comparison of the two rates, too
+    assert again["agreement"].tolist() == [Agreement.AGREES] * 3

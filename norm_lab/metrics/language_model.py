@@ -49,10 +49,12 @@ class LanguageModelLoss(Metric):
         """Return the flags of the training's context and batch size, and of the group ``eval_lm``.
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does
-        not fill a row, and each would start without a memory.
+        not fill a row, and each would start without a memory. A model that was trained on single
+        sentences is evaluated on these: it has seen no later position than theirs.
         """
         settings = {**config["task"], **config["dataset"]}
-        names = ("tokens_per_sample", "batch_size", "max_tokens")
+        names = ["tokens_per_sample", "batch_size", "max_tokens"]
+        names += ["sample_break_mode"] if settings.get("sample_break_mode") == "eos" else []
         flags = [
             (flag_of(name), str(settings[name])) for name in names if settings.get(name) is not None
         ]

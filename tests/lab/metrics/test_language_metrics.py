@@ -95,6 +95,9 @@ def test_the_evaluation_has_the_context_of_the_training():
     config["task"]["tokens_per_sample"] = 256
     own = METRICS["perplexity"].flags("", config)
     assert own == ["--tokens-per-sample", "256", *flags[2:]]
+    config["task"]["sample_break_mode"] = "eos"
+    sentences = METRICS["perplexity"].flags("", config)
+    assert sentences == [*own[:4], "--sample-break-mode", "eos", *own[4:]]
 
 
 def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():

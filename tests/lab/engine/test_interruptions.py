@@ -180,7 +180,7 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     status.write_text(records)  # and the first settings still go on, or are done
     assert runs.run("toy").returncode == 0
     (manifest,) = runs.work.rglob("manifest.json")
-    manifest.write_text("other data")
+    manifest.write_text(manifest.read_text() + "\n")
     assert "is of other settings or data" in runs.run("toy").stderr
 
 

@@ -184,6 +184,16 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     assert "is of other settings or data" in runs.run("toy").stderr
 
 
+def test_a_training_with_other_settings_is_left_alone_without_its_status(runs):
+    runs.run("toy")
+    (run,) = runs.work.rglob("run.json")
+    run.write_text(run.read_text().replace('"max_epoch": ', '"max_epoch": 1'))
+    for status in runs.work.rglob("status.json"):
+        status.unlink()
+    refused = runs.run("toy")
+    assert refused.returncode == 1 and "is of other settings or data" in refused.stderr
+
+
 def test_a_training_does_not_go_on_on_another_device(runs):
     """Its result would name the last one alone."""
     runs.run("wmt14", FAKE_TRAINING="fails")

@@ -50,7 +50,8 @@ class LanguageModelLoss(Metric):
 
         A text in consecutive segments is evaluated in one row, since more rows would omit what does
         not fill a row, and each would start without a memory. A model that was trained on single
-        sentences is evaluated on these: it has seen no later position than theirs.
+        sentences is evaluated on these: it has seen no later position than theirs. One that was
+        trained with a first token before each window is given it, too; it is not scored.
         """
         settings = {**config["task"], **config["dataset"]}
         names = ["tokens_per_sample", "batch_size", "max_tokens"]
@@ -58,9 +59,10 @@ class LanguageModelLoss(Metric):
         flags = [
             (flag_of(name), str(settings[name])) for name in names if settings.get(name) is not None
         ]
+        first_token = ["--add-bos-token"] if settings.get("add_bos_token") else []
         if config["task"]["_name"] == IN_SEGMENTS:
             flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
-        return [*chain(*flags), *evaluation_flags(config), "--windows"]
+        return [*chain(*flags), *first_token, *evaluation_flags(config), "--windows"]
 
     def evaluate(self, argv: Sequence[str], log: Path) -> Evaluation:
         return run(argv)

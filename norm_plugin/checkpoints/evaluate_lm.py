@@ -117,11 +117,11 @@ def recording(scorer: Any, evaluation: Evaluation, begin: int) -> Any:
             start = time.perf_counter()
             found = super().generate(models, sample, **settings)
             evaluation.seconds += time.perf_counter() - start
-            evaluation.tokens += int(sample["ntokens"])
             evaluation.remarks = [model.remark for model in models if getattr(model, "remark", "")]
             for number, (best, *_) in zip(sample["id"], found):
                 window = window_of(int(number), best["positional_scores"][begin:].tolist())
                 evaluation.windows.append(window)
+                evaluation.tokens += window.tokens
             return found
 
     return Scorer

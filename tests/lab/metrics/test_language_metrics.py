@@ -98,6 +98,9 @@ def test_the_evaluation_has_the_context_of_the_training():
     config["task"]["sample_break_mode"] = "eos"
     sentences = METRICS["perplexity"].flags("", config)
     assert sentences == [*own[:4], "--sample-break-mode", "eos", *own[4:]]
+    config["task"]["add_bos_token"] = True
+    with_first = METRICS["perplexity"].flags("", config)
+    assert with_first == [*sentences[:6], "--add-bos-token", *sentences[6:]]
 
 
 def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():

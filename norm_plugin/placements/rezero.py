@@ -32,7 +32,7 @@ class ReZero(Placement):
 
     @classmethod
     def refuses(cls, initialization: str) -> str:
-        if initialization == "fixup":
+        if initialization in ("fixup", "fixup-released"):
             return (
                 "every branch and its weight a start at 0, so neither ever has a nonzero gradient"
             )

@@ -191,6 +191,8 @@ REFUSED = """
     residual computes .* at its final norm, but --no-decoder-final-norm is given: drop it
 --norm-placement-decoder rezero --norm-init fixup
     fixup is undefined with placement rezero of the decoder: every branch and its weight
+--norm-placement rezero-pre --norm-init fixup-released
+    fixup-released is undefined with placement rezero-pre of the encoder: every branch
 --norm-embedding fixnorm --adaptive-softmax-cutoff 10,20
     adaptive_softmax_cutoff is .*, but --norm-embedding fixnorm needs embeddings in one matrix
 --norm-type batchnorm --norm-ghost-batch-tokens 0

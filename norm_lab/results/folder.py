@@ -249,36 +249,8 @@ def _content(path: Path) -> bytes | None:
 
 
 def check_run(row: Row, path: Path) -> None:
-    """Raise CommandError if a value of a run that every reader needs is missing or no such value.
-
-    Args:
-        row: the values of a run.
-        path: its file, for the error.
-    """
-    finished = "state" not in row
-    names = ["experiment", "norm", *ARM, *(["metric"] if finished else ["state"])]
-    wrong = [name for name in names if not isinstance(row.get(name), str)]
-    wrong += [] if type(row.get("seed")) is int else ["seed"]
-    wrong += [] if finished or "differs" in row else ["differs"]
-    wrong += [] if isinstance(row.get("date", ""), str) else ["date"]
-    scores = [name for name in row if name.startswith("scores.") and name.endswith(".score")]
-    wrong += [name for name in scores if not _is_number(row[name])]
-    wrong += [] if _are_curves(row.get("curves", {})) else ["curves"]
-    if wrong:
-        if wrong[0] not in row:
-            raise CommandError(f"{path} lacks {wrong[0]}; run it again")
-        value = repr(row[wrong[0]])[:40]
-        raise CommandError(f"{path}: {wrong[0]} is {value}; restore the file, or run it again")
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that pandas can hold; NaN is a missing one."""
-    return type(value) in (int, float) and not abs(value) >= 1e300
-
-
-def _are_curves(curves: Any) -> bool:
-    """Return whether a value holds losses by subset: ``{"valid": [{"loss": 2.5, ...}]}``."""
-    if not isinstance(curves, dict) or not all(isinstance(each, list) for each in curves.values()):
-        return False
-    points = [point for each in curves.values() for point in each]
-    return all(isinstance(point, dict) and all(map(_is_number, point.values())) for point in points)
+    """Raise CommandError if a run lacks a value that every reader needs."""
+    others = ("state", "differs") if "state" in row else ("metric",)
+    lacking = [name for name in (*RUN_KEY, *ARM, *others) if name not in row]
+    if lacking:
+        raise CommandError(f"{path} lacks {lacking[0]}; run it again")

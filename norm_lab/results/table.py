@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from norm_lab.results.folder import (
+    ARM,
     RUN_KEY,
     Folder,
     check_has_results,
@@ -18,18 +19,7 @@ from norm_lab.results.folder import (
 )
 
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
-FAILED = [
-    *RUN_KEY,
-    "run.arm.norm",
-    "run.arm.placement",
-    "run.fold",
-    "differs",
-    "state",
-    "stage",
-    "reason",
-    "progress",
-    "date",
-]
+FAILED = [*RUN_KEY, *ARM, "run.fold", "differs", "state", "stage", "reason", "progress", "date"]
 
 
 class Results:
@@ -81,7 +71,7 @@ class Results:
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """Return the table of :func:`read_failures`."""
+        """Return the runs without a result, one row each, sorted by norm and seed: ``FAILED``."""
         rows = [row for folder in self.folders for row in folder.failed]
         return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
 
@@ -118,13 +108,3 @@ def read_curves(*paths: str | Path) -> pd.DataFrame:
         ``updates``, ``loss`` and ``nll_loss``, in bits.
     """
     return Results.read(*paths).curves
-
-
-def read_failures(*paths: str | Path) -> pd.DataFrame:
-    """Return the runs without a result, one row each, sorted by norm and seed.
-
-    Returns:
-        columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
-        ``stage``, ``reason``, ``progress`` and ``date``.
-    """
-    return Results.read(*paths).failures

@@ -67,7 +67,7 @@ class Study:
             ``short``, the name without the placement, and ``id``, the name without labels; sorted
             by arm and seed. ``train_loss`` is that of :func:`training_loss`.
         curves: the table of :func:`read_curves`.
-        failures: the table of :func:`read_failures` with the columns ``arm``, ``short``, ``id``
+        failures: the table of :attr:`Results.failures` with the columns ``arm``, ``short``, ``id``
             and ``placement``.
         baseline: the arm with which the others are compared; it comes first.
         primary: the comparisons that the study declares, by the names of arms.

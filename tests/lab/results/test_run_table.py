@@ -20,7 +20,7 @@ from norm_lab.report.records import statistics_of
 from norm_lab.report.score_table import main as score_table
 from norm_lab.results.publishing import publish, publish_command
 from norm_lab.results.result import SCHEMA
-from norm_lab.results.table import read_curves, read_failures, read_results
+from norm_lab.results.table import Results, read_curves, read_results
 from norm_plugin.io.command_line import CommandError
 
 
@@ -120,8 +120,9 @@ def sweep(tmp_path):
 
 
 def tables(folder):
-    runs = read_results(folder)
-    return (runs[sorted(set(runs) - {"folder"})], read_curves(folder), read_failures(folder))
+    results = Results.read(folder)
+    runs = results.runs[sorted(set(results.runs) - {"folder"})]
+    return (runs, results.curves, results.failures)
 
 
 def assert_equal(ours, theirs):
@@ -142,7 +143,7 @@ def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
     assert shared["settings.task.key"] == 1  # the same for all
     (text,) = read_results(target).query("norm == 'text'").to_dict("records")
     assert [text[f"settings.model.{name}"] for name in "abcd"] == ["0.3", "true", "", 0.3]
-    (failure,) = read_failures(target).to_dict("records")
+    (failure,) = Results.read(target).failures.to_dict("records")
     assert (failure["norm"], failure["seed"], failure["state"]) == ("far", 4, "diverged")
     (run,) = read_results(target).query("norm == 'layernorm' and seed == 1").to_dict("records")
     assert run["translations"] == LINES

@@ -146,14 +146,12 @@ class RunSpec:
             content["arm"] = Arm(**content["arm"])
             content["preparation"] = Preparation(**content["preparation"])
             content["overrides"] = tuple(content["overrides"])
-            spec = cls(**content)
-            _check_types(spec)
-        except (KeyError, TypeError, AttributeError, UnicodeError, CommandError) as error:
+            return cls(**content)
+        except (KeyError, TypeError) as error:
             raise CommandError(
                 f"{path} is damaged or of another version ({error}); repeat the command that began "
                 "the run"
             ) from error
-        return spec
 
     @classmethod
     def read_in_place(cls, folder: Path) -> RunSpec:
@@ -169,13 +167,6 @@ class RunSpec:
                 "would write; repeat the sweep or run with --work of the new place"
             )
         return spec
-
-
-def _check_types(spec: RunSpec) -> None:
-    """Raise an error if the paths of a run, or its settings, cannot be had from its values."""
-    for path in (spec.folder, spec.result, spec.evaluated):
-        path.resolve()
-    spec.settings["common"].get("cpu")
 
 
 def result_name(norm: str, seed: int) -> str:

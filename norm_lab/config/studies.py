@@ -211,24 +211,9 @@ def results_folder(name: str) -> Path:
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file; raise CommandError if it cannot be read."""
     try:
-        _check_aliases(path)
         return OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
-
-
-def _check_aliases(path: Path) -> None:
-    """Raise ValueError for an alias within an anchor: a few of these give a file of any size."""
-    anchors = []  # of the collections that are open
-    for event in yaml.parse(path.read_text(encoding="utf-8")):
-        if isinstance(event, yaml.CollectionStartEvent):
-            anchors.append(event.anchor)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchors.pop()
-        elif isinstance(event, yaml.AliasEvent) and any(anchors):
-            raise ValueError(
-                f"the alias *{event.anchor} is within an anchor; write its value there"
-            )
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:

@@ -164,20 +164,6 @@ def test_a_comparison_that_cannot_be_made_is_refused(tmp_path, text, message):
         check_study(study, find_metric("accuracy"), SEEDS)
 
 
-@pytest.mark.parametrize("name", ["study", "experiment"])
-def test_nested_anchors_do_not_stop_the_reading(tmp_path, name):
-    """Ten of them in a line are a file of a billion values."""
-    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}x]" for i in range(1, 10))]
-    path = write(tmp_path, "\n".join(lines))
-    if name == "experiment":
-        mine = tmp_path / "my_experiment.yaml"
-        path.rename(mine)
-        path = write(tmp_path, "")
-        path.write_text("experiment: my_experiment.yaml\n")
-    with pytest.raises(CommandError, match=r"the alias \*a0 is within an anchor; write its value"):
-        composed(str(path), "--dry-run")
-
-
 def test_independent_arms_may_be_declared(tmp_path):
     text = "primary: [{arm: dyt, baseline: layernorm, paired: false}]"
     check_study(read_study_file(write(tmp_path, text)), find_metric("accuracy"), SEEDS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import io
 import logging
 import re
@@ -115,20 +114,15 @@ HELP = """usage: norm-plugin translate DATA --path CHECKPOINT [FLAGS OF fairseq-
 
 fairseq-generate with a length penalty chosen on validation: it translates the split `valid`, then
 that of --gen-subset, and prints the latter as fairseq-generate does, with the penalty of the
-highest BLEU on `valid`. A line "| length penalty" names it. `fairseq-generate --help` explains
-the flags.
+highest BLEU on `valid` (of equal ones that nearest to 1). A line "| length penalty" names it.
+`fairseq-generate --help` explains the flags.
 
 example:
   norm-plugin translate work/data/toy/bin --path averaged.pt --beam 5 --remove-bpe"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command ``translate``: fairseq-generate with a length penalty chosen on validation.
-
-    It takes the arguments of fairseq-generate, translates the split ``valid`` and then the one of
-    --gen-subset, and prints the latter as fairseq-generate does, with the penalty of the highest
-    BLEU on ``valid`` (of equal ones that nearest to 1). A line "| length penalty" names it.
-    """
+    """Run the command ``translate``; see :data:`HELP`."""
     if {"-h", "--help"} & {*argv}:
         print(HELP)
         return 0
@@ -140,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
 
     logging.basicConfig(level=logging.INFO)  # on stderr; fairseq's own is on the stdout of a search
     parser = options.get_generation_parser()
-    parser.prog, parser.description = "norm-plugin translate", inspect.cleandoc(main.__doc__ or "")
+    parser.prog = "norm-plugin translate"
     config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(argv)))
     if config.generation.unnormalized:
         raise CommandError("--unnormalized has no length penalty to choose; drop it")

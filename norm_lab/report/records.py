@@ -11,11 +11,11 @@ and site. The third reads the statistics in a result, with three digits, also in
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -209,29 +209,15 @@ def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES
 
     A value over channels has one column per quantile: ``batch_mean_0.5`` is the median.
     """
-    updates = record["updates"]
-    drawn: dict[str, list[Any]] = {"update": [], "place": []}
+    tables = [pd.DataFrame(columns=["update", "place"])]
     for place, columns in record[part].items():
-        own = {
-            column: numbers
-            for name in names
-            if name in columns
-            for column, numbers in _number_columns(name, columns[name])
-        }
-        if not own:
-            continue
-        missing = [math.nan] * len(drawn["update"])
-        drawn["update"] += updates
-        drawn["place"] += [place] * len(updates)
-        for column in {**drawn, **own}:
-            if column not in ("update", "place"):
-                numbers = own.get(column) or [math.nan] * len(updates)
-                drawn[column] = [*drawn.get(column, missing), *numbers]
-    table = pd.DataFrame(drawn, dtype=None if drawn["update"] else object)
-    values = table.columns[2:]
-    return table.astype(dict.fromkeys(values, float)).dropna(
-        how="all", subset=values, ignore_index=True
-    )
+        own = [_number_columns(name, columns[name]) for name in names if name in columns]
+        if own:
+            numbers = pd.DataFrame(dict(chain(*own)), dtype=float)
+            tables.append(numbers.assign(update=record["updates"], place=place))
+    table = pd.concat(tables[1:] or tables, ignore_index=True)
+    values = [name for name in table if name not in ("update", "place")]
+    return table[["update", "place", *values]].dropna(how="all", subset=values, ignore_index=True)
 
 
 def _number_columns(name: str, values: list[Any]) -> Iterator[tuple[str, list[Any]]]:

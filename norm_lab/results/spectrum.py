@@ -49,8 +49,7 @@ def read_spectra(path: Path) -> list[Spectrum]:
     """Return the spectrum of each distinct embedding of a checkpoint.
 
     Raises:
-        CommandError: it cannot be read, has no embedding, or one that is zero, not finite, or not a
-            matrix.
+        CommandError: it cannot be read, or has no embedding, or one that is not finite.
     """
     state = load_checkpoint(path)
     with content_errors(path):
@@ -70,25 +69,13 @@ def spectra_of(state: State, path: Path) -> list[Spectrum]:
     weights = list(embeddings.values())
     if len(weights) > 1 and all(torch.equal(weights[0], other) for other in weights):
         embeddings = {"shared": weights[0]}
-    norm = norm_of(state)
-    return [
-        Spectrum(
-            path, norm, side, tuple(weight.shape), singular_values(weight, f"{side} of {path}")
-        )
-        for side, weight in embeddings.items()
-    ]
+    spectra = []
+    for side, weight in embeddings.items():
+        values = np.linalg.svd(weight.double().numpy(), compute_uv=False)  # in falling order
+        spectra.append(Spectrum(path, norm_of(state), side, tuple(weight.shape), values))
+    return spectra
 
 
 def norm_of(state: State) -> str:
     """Return the norm of the run that wrote a checkpoint, according to its settings."""
     return str((settings_of(state) or {}).get("norm_type") or "stock")
-
-
-def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the singular values of a (words, channels) matrix in float64, in falling order."""
-    matrix = weight.double().numpy()
-    if matrix.ndim != 2:
-        raise CommandError(f"the embedding of the {where} has shape {matrix.shape}, not two sizes")
-    if not (np.isfinite(matrix).all() and matrix.any()):
-        raise CommandError(f"the embedding of the {where} is zero or not finite")
-    return np.linalg.svd(matrix, compute_uv=False)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import logging
 import re
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ import pandas as pd
 
 from norm_lab.config.studies import (
     STUDY_FILE,
-    StudyFile,
     question,
     read_study_file,
     results_folder,
@@ -252,15 +250,6 @@ def command_of(args: argparse.Namespace, *names: str) -> str:
     return shlex.join(argv).replace("\n", "'$'\\n''")  # in one line, as the fence around it needs
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command ``report``."""
-    args = report_parser().parse_args(argv)
-    if args.figure not in (None, *figures_of_page()):
-        known = did_you_mean(args.figure, figures_of_page())
-        raise UsageError(f"there is no figure {args.figure}; {known}")
-    return args
-
-
 def _check_own(out: Path, names: Collection[str]) -> None:
     """Raise CommandError if a folder has a file of these names which the command did not write.
 
@@ -272,11 +261,6 @@ def _check_own(out: Path, names: Collection[str]) -> None:
     foreign = [path for path in there if not marked.get(path, any(marked.values()))]
     if foreign:
         raise CommandError(f"{foreign[0]} is not of norm-plugin report; choose another --out")
-
-
-def _published(file: StudyFile, baseline: str | None, labels: Mapping[str, str]) -> Study:
-    """Return the published runs of a study, with the baseline and labels of a reproduction."""
-    return read_study([file.path.parent], baseline, labels, file, declared_labels=True)
 
 
 def is_study(folder: Path) -> bool:
@@ -291,10 +275,10 @@ def is_published(folders: Sequence[Path]) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``report``."""
-    args = parse(argv)
-    for package in ("jinja2", "markdown_it", "matplotlib"):
-        if importlib.util.find_spec(package) is None:
-            raise CommandError(f"{package} is missing; pip install 'norm_plugin[analysis]'")
+    args = report_parser().parse_args(argv)
+    if args.figure not in (None, *figures_of_page()):
+        known = did_you_mean(args.figure, figures_of_page())
+        raise UsageError(f"there is no figure {args.figure}; {known}")
     if args.data is not None and not args.data.is_dir():
         raise CommandError(f"--data is {args.data}, which is not a folder")
     folders = [results_folder(name) for name in args.folders]
@@ -319,11 +303,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         study, tuned = select_best_per_arm(study, args.vary[0], labels, declared)
     elif file is not None and tuned_path(file.path).exists():
         tuned = read_tuned(study, tuned_path(file.path))
-    published = None
+    published, note = None, ""
     if is_published(folders):
-        print(PUBLISHED.format(name=folders[0].name))
-    elif file is not None and is_published([file.path.parent]) and not choosing:
-        published = None if study.is_smoke else _published(file, args.baseline, labels)
+        note = PUBLISHED.format(name=folders[0].name)
+        print(note)
+    elif file is not None and is_published([file.path.parent]) and not (choosing or study.is_smoke):
+        published = read_study(
+            [file.path.parent], args.baseline, labels, file, declared_labels=True
+        )
     if args.figure is not None:
         drawn = figures_of_page()[args.figure][1](study)
         if drawn is None:
@@ -335,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "" if file is None or choosing else study_name(file.path)
     content = {
         **content_of(study, args.data, args.loss, tuned, published),
-        "published": PUBLISHED.format(name=folders[0].name) if is_published(folders) else "",
+        "published": note,
         "command": command_of(args, *OF_STUDY, "data", "loss", "title", "out"),
         "figure_command": command_of(args, *OF_STUDY, "out"),
         "title": args.title or name or " and ".join(distinct(study.runs["experiment"])),

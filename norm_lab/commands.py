@@ -29,14 +29,12 @@ SMOKE = "smoke run: the scores mean nothing"
 DEMO_END = "A norm with BLEU above 80 has learned the toy language. One seed does not rank norms."
 
 
-def checked_request(args: argparse.Namespace, study: bool = False) -> Request:
-    """Return the options of a command line; CommandError for unknown names, or if no ``study``."""
-    from norm_lab.config.names import check_is_study, check_names
+def checked_request(args: argparse.Namespace) -> Request:
+    """Return the options of a command line; CommandError for unknown names."""
+    from norm_lab.config.names import check_names
 
     request = request_of(args)
     check_names(request)
-    if study:
-        check_is_study(request.experiment)
     return request
 
 
@@ -125,7 +123,7 @@ def status(argv: Sequence[str]) -> int:
 
 def tune(argv: Sequence[str]) -> int:
     """Run the command ``tune``."""
-    request = checked_request(parse(sweep_parser("tune"), argv), study=True)
+    request = checked_request(parse(sweep_parser("tune"), argv))
     from norm_lab.study.tune import tune_study
 
     return tune_study(request)
@@ -172,12 +170,14 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="folder of the page")
     parser.add_argument("--baseline", metavar="NORM", help="as for norm-plugin report")
     args = parse(parser, argv)
-    request = checked_request(args, study=True)
+    request = checked_request(args)
     from norm_lab.config.compose import compose_runs
+    from norm_lab.config.names import check_is_study
     from norm_lab.config.studies import read_study_file, study_name, study_path
     from norm_lab.engine.grid import run_grid
     from norm_lab.study.tune import compose_tuned, tune_study, tuned_path
 
+    check_is_study(request.experiment)
     path = study_path(request.experiment)
     folder = Path(args.work or WORK, "studies", study_name(path))
     request = replace(request, results=request.results or Path(os.getcwd(), folder))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import product
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from norm_lab.config.compose import compose_runs
+from norm_lab.config.names import check_is_study
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path, tuned_path
@@ -87,7 +88,8 @@ def tune_study(request: Request) -> int:
         print(f"trials: {request.results}\n{NOT_CHECKED}")
         return 0
     while True:
-        points = list(trial_points(arms, grid, tuning_of(study).seeds))
+        by_seed = product(tuning_of(study).seeds, arms, product(*grid.values()))
+        points = [(arm, point, seed) for seed, arm, point in by_seed]
         trials = compose_trials(request, arms, tuple(grid), points)
         status = run_grid(request, trials)
         if (
@@ -156,13 +158,11 @@ def read_tuned_study(request: Request) -> tuple[StudyFile, list[RunSpec]]:
     """Return the study file of a command line, and the study's runs without tuned values.
 
     Raises:
-        CommandError: the study has no section ``tune``, or sets a key of its grid.
+        CommandError: it is no study, has no section ``tune``, or sets a key of its grid.
     """
+    check_is_study(request.experiment)
     specs = compose_runs(request)
-    path = study_path(request.experiment)
-    if not path.is_file():
-        raise CommandError(f"{request.experiment} is an experiment; tune needs a study")
-    study = read_study_file(path)
+    study = read_study_file(study_path(request.experiment))
     for key in tuning_of(study).grid:
         if any(each.startswith(f"{key}=") for spec in specs for each in spec.overrides):
             raise CommandError(f"{study.path} sets {key}, which tune varies; drop one of them")
@@ -206,14 +206,6 @@ def arms_of(specs: Iterable[RunSpec]) -> dict[str, Arm]:
         settings = _digest(json.dumps(training_flags(without_seed)).encode())
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
-
-
-def trial_points(
-    arms: Iterable[str], grid: Grid, seeds: Sequence[int]
-) -> Iterator[tuple[str, Point, int]]:
-    """Yield the arm, point and seed of every trial, seed by seed."""
-    for seed, arm, point in product(seeds, arms, product(*grid.values())):
-        yield arm, point, seed
 
 
 def with_own_results(request: Request) -> Request:

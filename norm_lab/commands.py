@@ -40,8 +40,8 @@ def checked_request(args: argparse.Namespace) -> Request:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command ``run``."""
-    name = next(iter(argv), "")
-    request = checked_request(parse(run_parser(name if description_file(name) else None), argv))
+    parser = run_parser(description_file(next(iter(argv), "")))
+    request = checked_request(parse(parser, argv))
     from norm_lab.config.compose import compose_runs
     from norm_lab.engine.execution import execute, write_run
     from norm_lab.engine.grid import run_grid

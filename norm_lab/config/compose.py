@@ -224,8 +224,9 @@ def _compose_arm(
     if workers > 1:  # another run: each worker has its own batch statistics
         changed["distributed_training.distributed_world_size"] = workers
         changed |= {"scale_batch_size": True} if request.scale_batch_size else {}
-    if config["common"].get("log_interval") == base["common"].get("log_interval"):
-        trained["common"] = {**trained["common"], **experiment.logging}
+    given = config["common"].get("log_interval") != base["common"].get("log_interval")
+    if experiment.log_interval is not None and not given:
+        trained["common"]["log_interval"] = experiment.log_interval
     logging = {key: trained["common"].get(key) for key in LOGGING}
     base_logging = {key: base["common"].get(key) for key in LOGGING}
     check_composed(trained, base)

@@ -61,11 +61,6 @@ class Experiment:
     log_interval: int | None = None
 
     @property
-    def logging(self) -> Settings:
-        """Settings of fairseq's group ``common`` that affect logging only."""
-        return {} if self.log_interval is None else {"log_interval": self.log_interval}
-
-    @property
     def folder(self) -> Path | None:
         """The folder of one's own sentence pairs, if the corpus is one."""
         own = self.config.parent / self.corpus

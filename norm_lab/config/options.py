@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from norm_lab.paths import CONFIGS
@@ -83,25 +84,10 @@ class Request:
         runs: the overrides of each run, in order; None: those of the experiment or the study.
         extra_flags: flags of ``fairseq-train`` for every run, which override its settings.
         grid: whether there may be several runs.
-        user_dir: the user's own ``--user-dir``.
-        raw: the folder of the raw corpus.
-        pretrained: the checkpoint to fine-tune.
-        work: the folder for data and checkpoints; None: that of the checkout.
-        results: the folder of the results; None: that in ``work``.
-        fold_norms: evaluate with folded norms.
-        smoke: test all stages with a tiny model.
-        tensorboard: write curves for TensorBoard.
         gpus: a number, or AUTO.
-        scale_batch_size: multiply the batch size by the number of GPUs.
-        srun: train by srun, in a Slurm job.
-        retry: repeat the training of a run that has diverged.
-        dry_run: say what would be run, without running it.
-        verbose: with ``dry_run``, check all and print the commands.
-        status: only print the status of the runs.
-        tuned: use the tuned values of each arm.
         launcher: LOCAL or SLURM.
-        jobs: the number of parallel runs; None: one per GPU, on the CPU one per core.
-        threads: threads per run; None: the cores divided by the jobs.
+
+    The others are the options of their names, which the parsers below explain.
     """
 
     experiment: str
@@ -156,9 +142,9 @@ class RunParser(Parser):
         return f"{message}; flags of fairseq-train go to the end: -- {' '.join(words)}"
 
 
-def run_parser(name: str | None = None) -> RunParser:
-    """Return the parser of ``run``; the help describes the experiment ``name`` if given."""
-    parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
+def run_parser(file: Path | None = None) -> RunParser:
+    """Return the parser of ``run``; the help describes the experiment of a file if given."""
+    parser = _parser("run", describe(file) if file else "One run, from raw text to a score.")
     parser.epilog = RUN_END + EXAMPLES["run"]
     parser.add_argument("experiment", metavar="EXPERIMENT", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=argparse.SUPPRESS)
@@ -330,13 +316,10 @@ def description_file(name: str) -> Path | None:
     return next(named, next((path for path in files if path.stem == name), None))
 
 
-def describe(name: str) -> str:
+def describe(file: Path) -> str:
     """Return the comment at the top of an experiment's YAML file."""
-    path = description_file(name)
-    if path is None:
-        raise UsageError(f"there is no experiment {name}")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    head = takewhile(lambda line: line.startswith("#"), lines)
     return "\n".join(line[1:].removeprefix(" ") for line in head)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import os
 from pathlib import Path
 
@@ -20,16 +19,6 @@ def _renaming(text: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form A=B")
     return old, new
-
-
-def _loss(text: str) -> float:
-    try:
-        loss = float(text)
-    except ValueError:
-        loss = math.nan
-    if not math.isfinite(loss):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-    return loss
 
 
 def results(text: str) -> str:
@@ -88,7 +77,7 @@ def report_parser() -> Parser:
     text = "the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
     add("--data", type=Path, metavar="DIR", help=f"{text}single runs on their translations")
     text = "show the time to this validation loss (default: the lowest one of the baseline)"
-    add("--loss", type=_loss, help=text)
+    add("--loss", type=float, help=text)
     text = "latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)"
     add("--format", choices=(HTML, LATEX), default=HTML, help=text)
     add("--figure", metavar="NAME", help="write only this figure and its data")

@@ -363,8 +363,6 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path, undrawn):
     # its training of 60 updates took two minutes, and its first loss was 9
     assert "| layernorm | 1 of 1 | 30 | 1.0 | 9.000 |" in training
     assert "--loss 9.5" in section(text, "How this page was made")
-    with pytest.raises(CommandError, match="'nan' is not a finite number"):
-        main([*map(str, folders), "--loss", "nan"])
 
 
 @pytest.mark.parametrize(

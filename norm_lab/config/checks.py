@@ -149,14 +149,11 @@ def check_composed(config: Configuration, base: Configuration) -> None:
         f"{group}.{key}"
         for group, settings in config.items()
         for key, value in settings.items()
-        if any(isinstance(each, float) and not math.isfinite(each) for each in _listed(value))
+        for each in (value if isinstance(value, list) else [value])
+        if isinstance(each, float) and not math.isfinite(each)
     ]
     if wrong:  # a result is JSON, which has no other numbers
         raise CommandError(f"{wrong[0]} is not a finite number; give one")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def check_number_averaged(config: Configuration) -> None:

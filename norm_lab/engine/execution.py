@@ -68,7 +68,7 @@ def execute(spec: RunSpec, retry: bool = False) -> None:
     make_folder(spec.folder, "--work")
     make_folder(spec.result.parent, "--results")
     display = ProgressDisplay(spec.name)
-    with hold_lock(spec.folder, "the same run") as lock:
+    with hold_lock(spec.folder) as lock:
         remove_leftovers(spec)
         execution = Execution(spec, display, os.environ, lock, retry)
         try:
@@ -88,7 +88,7 @@ def write_run(spec: RunSpec) -> None:
             checkpoints are of other settings.
     """
     make_folder(spec.folder, "--work")
-    with hold_lock(spec.folder, "the same run"):
+    with hold_lock(spec.folder):
         status = read_status(spec.folder)
         other = find_other_training(spec, status)
         if other is not None:

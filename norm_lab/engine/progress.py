@@ -31,8 +31,8 @@ class Meter:
         items: what is counted.
     """
 
-    def __init__(self, done: int = 0, total: int | None = None, items: str = "") -> None:
-        self.done, self.total, self.items = done, total or None, items
+    def __init__(self, total: int | None = None) -> None:
+        self.done, self.total, self.items = 0, total or None, ""
 
     def read(self, line: str) -> None:
         """Read a line of the stage's output."""

@@ -154,8 +154,8 @@ LOCK_ATTEMPTS, LOCK_WAIT = 20, 0.05  # seconds
 
 
 @contextmanager
-def hold_lock(folder: Path, what: str) -> Iterator[int]:
-    """Hold the lock of ``folder``; yield its file descriptor, which children inherit.
+def hold_lock(folder: Path) -> Iterator[int]:
+    """Hold the lock of a run's folder; yield its file descriptor, which children inherit.
 
     The system releases the lock when the last process that holds it has ended.
 
@@ -170,7 +170,7 @@ def hold_lock(folder: Path, what: str) -> Iterator[int]:
             except BlockingIOError as error:
                 if attempt == LOCK_ATTEMPTS - 1:
                     raise CommandError(
-                        f"{folder} is in use: {what} is running in another process"
+                        f"{folder} is in use: the same run is running in another process"
                     ) from error
                 time.sleep(LOCK_WAIT)
         yield stream.fileno()

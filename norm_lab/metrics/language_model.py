@@ -80,16 +80,11 @@ class LanguageModelLoss(Metric):
                 f"{evaluation.tokens:,} tokens were evaluated, but the {split} text in {data} has "
                 f"{expected:,}; prepare the data again"
             )
+        label = f"{self.title}, {name_of_split(data, split)}, best checkpoint in validation"
         return {
             self.headline: {
                 "score": round(self.from_bits(round(evaluation.bits, 4)), 4),
-                "label": "; ".join(
-                    (
-                        f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
-                        "validation",
-                        *evaluation.remarks,
-                    )
-                ),
+                "label": "; ".join((label, *evaluation.remarks)),
                 "tokens": evaluation.tokens,
             }
         }

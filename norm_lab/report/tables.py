@@ -353,12 +353,7 @@ def speed_table(study: Study) -> pd.DataFrame:
 
     table = pd.DataFrame(
         {
-            "score": pd.Series(
-                {
-                    row["arm"]: row["mean"]
-                    for row in describe_arms(study.runs, study.arms).to_dict("records")
-                }
-            ),
+            "score": describe_arms(study.runs, study.arms).set_index("arm")["mean"],
             "parameters": arms["model.parameters"].agg(span),
             "norm_parameters": arms["model.norm_parameters"].agg(span),
             "updates": mean("training.updates"),

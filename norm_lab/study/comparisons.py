@@ -122,13 +122,13 @@ def compare_arms(
     return Comparisons(runs, pairs, primary).of(outcome)
 
 
-def describe_arms(runs: pd.DataFrame, arms: Sequence[str], outcome: str = SCORE) -> pd.DataFrame:
-    """Return the mean of an outcome over the seeds of each arm, and its 95 % interval.
+def describe_arms(runs: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
+    """Return the mean score over the seeds of each arm, and its 95 % interval.
 
     Returns:
         columns ``arm``, ``mean``, ``low`` and ``high``; NaN if undefined.
     """
-    rows = [{"arm": arm, **_description(_by_seed(runs, arm, outcome), runs)} for arm in arms]
+    rows = [{"arm": arm, **_description(_by_seed(runs, arm, SCORE), runs)} for arm in arms]
     return pd.DataFrame(rows, columns=["arm", "mean", "low", "high"])
 
 

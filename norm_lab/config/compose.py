@@ -213,13 +213,7 @@ def _compose_arm(
     config["common"]["seed"] = SEED
     if user_dir is not None:
         config["common"]["user_dir"] = code_dir
-    trained = for_workers(
-        config,
-        request.gpus,
-        elsewhere=request.elsewhere,
-        scale_batch_size=request.scale_batch_size,
-        srun=request.srun,
-    )
+    trained = for_workers(config, request)
     workers = trained.get("distributed_training", {}).get("distributed_world_size", 1)
     if workers > 1:  # another run: each worker has its own batch statistics
         changed["distributed_training.distributed_world_size"] = workers

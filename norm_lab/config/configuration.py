@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.experiments import settings_in
-from norm_lab.config.options import AUTO
+from norm_lab.config.options import AUTO, Request
 from norm_lab.config.studies import read_yaml
 from norm_lab.paths import CONFIGS
 from norm_lab.run.flags import (
@@ -280,35 +280,22 @@ def without_defaults(config: Configuration, norm: str) -> Configuration:
     return {**config, "model": model}
 
 
-def for_workers(
-    config: Configuration,
-    gpus: str,
-    *,
-    elsewhere: bool = False,
-    scale_batch_size: bool = False,
-    srun: bool = False,
-) -> Configuration:
-    """Return a copy of ``config`` for a number of GPUs with the same batch size.
+def for_workers(config: Configuration, request: Request) -> Configuration:
+    """Return a copy of ``config`` for the GPUs of a request, with the same batch size.
 
     For one GPU, it also trains on the CPU of a machine that has none: ``engine/stages.py``.
 
     The batch size per update is ``max_tokens`` (or ``batch_size`` in sentences) times
     ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
 
-    Args:
-        gpus: a number, or AUTO for one GPU, or the CPU if there is none.
-        elsewhere: the run is for another machine, so the GPUs of this one do not matter.
-        scale_batch_size: multiply the batch size by the number of GPUs.
-        srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
-
     Raises:
         CommandError: there are fewer GPUs than requested, half precision is requested on the CPU,
             or the batch cannot be divided.
     """
-    config = copy.deepcopy(config)
+    config, gpus = copy.deepcopy(config), request.gpus
     common = config.setdefault("common", {})
     on_cpu = bool(common.get("cpu"))
-    for_here = gpus != AUTO or not elsewhere
+    for_here = gpus != AUTO or not request.elsewhere
     if for_here and (on_cpu or (gpus == AUTO and _count_gpus() == 0)):
         check_precision_on_cpu(common)
     if on_cpu and gpus == AUTO:
@@ -316,16 +303,16 @@ def for_workers(
     if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
         raise CommandError(f"--gpus is {gpus!r}; it must be an integer of 1 or more, or {AUTO}")
     count = 1 if gpus == AUTO else int(gpus)
-    if on_cpu and not srun:
+    if on_cpu and not request.srun:  # several workers on CPUs are processes of a Slurm job
         raise CommandError(f"--gpus is {gpus}, but this experiment is for the CPU; drop --gpus")
-    if not on_cpu and gpus != AUTO and not elsewhere and count > _count_gpus():
+    if not on_cpu and gpus != AUTO and not request.elsewhere and count > _count_gpus():
         raise CommandError(f"--gpus is {count}, but this machine has {_count_gpus()}")
     config["distributed_training"] = {
         **config.get("distributed_training", {}),
         **(ON_CPU if on_cpu else {}),
         "distributed_world_size": count,
     }
-    if count > 1 and not scale_batch_size:
+    if count > 1 and not request.scale_batch_size:
         _divide_update_freq(config, count)
     return config
 

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from norm_lab.config.spec import RUN_FILE, RunSpec, changed_sources
@@ -70,7 +70,7 @@ def execute(spec: RunSpec, retry: bool = False) -> None:
     display = ProgressDisplay(spec.name)
     with hold_lock(spec.folder) as lock:
         remove_leftovers(spec)
-        execution = Execution(spec, display, os.environ, lock, retry)
+        execution = Execution(spec, display, lock, retry)
         try:
             execution.run()
         except CommandError as error:
@@ -140,16 +140,8 @@ def check_direction(spec: RunSpec) -> None:
 class Execution:
     """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        display: ProgressDisplay,
-        environment: Mapping[str, str],
-        lock: int,
-        retry: bool,
-    ) -> None:
-        self.spec, self.display = spec, display
-        self.environment, self.lock, self.retry = environment, lock, retry
+    def __init__(self, spec: RunSpec, display: ProgressDisplay, lock: int, retry: bool) -> None:
+        self.spec, self.display, self.lock, self.retry = spec, display, lock, retry
         status = read_status(spec.folder)
         self.records = dict(status.stages)
         self.started = time.monotonic()
@@ -241,7 +233,7 @@ class Execution:
             return run_process(
                 command,
                 folder=ROOT,
-                environment={**wandb, **self.environment},
+                environment={**wandb, **os.environ},
                 log=log,
                 read=read,
                 lock=self.lock,

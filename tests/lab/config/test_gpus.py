@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fake_runs import spec_of
-from norm_lab.config.configuration import for_workers
+from norm_lab.config.configuration import for_workers as for_request
 from norm_lab.config.options import SLURM, Request
 from norm_lab.engine.stages import run_stages
 from norm_plugin.io.command_line import CommandError
@@ -24,6 +24,11 @@ def configuration(tokens=4096, freq=1, **common):
         "dataset": {"max_tokens": tokens},
         "optimization": {"update_freq": [freq]},
     }
+
+
+def for_workers(config, gpus, **options):
+    """The configuration for a request of GPUs."""
+    return for_request(config, Request("toy", gpus=gpus, **options))
 
 
 def batch(made):
@@ -92,16 +97,14 @@ def test_half_precision_on_the_cpu_is_refused(key, gpus):
     with pytest.raises(CommandError, match=f"{key} needs a GPU.*give common.{key}=false"):
         for_workers(configuration(**{key: True}), "auto")
     for_workers(configuration(**{key: False}), "auto")
-    for_workers(
-        configuration(**{key: True}), "auto", elsewhere=True
-    )  # a sweep from Slurm's login node
+    for_workers(configuration(**{key: True}), "auto", launcher=SLURM)  # from its login node
 
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
     gpus(1)
     with pytest.raises(CommandError, match="--gpus is 2, but this machine has 1"):
         for_workers(configuration(freq=2), "2")
-    assert batch(for_workers(configuration(freq=2), "2", elsewhere=True)) == 8192
+    assert batch(for_workers(configuration(freq=2), "2", dry_run=True)) == 8192
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5", ""])

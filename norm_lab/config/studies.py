@@ -3,8 +3,9 @@
 A study is a folder with this file, ``study.yaml``, and all that its runs leave; ours are in
 ``studies/``. A file ``NAME.yaml`` elsewhere is a study too.
 
-    experiment: sst5
+    experiment: sst5                 # or the path of its YAML file
     setting: SST5, one rate          # what tables of several studies call it
+    superseded: sst5_confirmed       # the study that answers the question better
     overrides: ["seed=11,12,13"]         # for every arm
     arms: [["norm=layernorm,adanorm"]]   # one list per arm; all combinations of values are run
     declared: before the runs            # or: after the runs
@@ -90,14 +91,7 @@ class PrimaryComparison:
 
 @dataclass
 class Tuning:
-    """The section ``tune`` of a study.
-
-    Attributes:
-        grid: two or more values of each key.
-        seeds: the seeds of the trials.
-        bound: the smallest and the largest value to which the grid of the first key may be
-            extended, or a mapping of keys to these; None: by a few values at each end.
-    """
+    """The section ``tune`` of a study; without a bound, the grid grows by a few values."""
 
     grid: dict[str, list[Any]]
     seeds: list[int]
@@ -113,20 +107,7 @@ class Tuning:
 
 @dataclass
 class StudyFile:
-    """A study as its file declares it.
-
-    Attributes:
-        experiment: the name of the experiment, or the path of its YAML file.
-        setting: the corpus and the learning rates, for tables of several studies.
-        superseded: the study that answers the question better; its report says so.
-        overrides: the overrides of every arm.
-        arms: the overrides of each arm.
-        primary: the declared comparisons.
-        declared: whether they were declared before or after the runs.
-        vary: keys of the training in which the runs may differ, or sections, as ``lr_scheduler``.
-        labels: how reports call arms, by the names that ``primary`` has for them.
-        path: the file.
-    """
+    """The keys of a study's file, see above, and ``path``, the file."""
 
     experiment: str
     overrides: list[str] = field(default_factory=list)

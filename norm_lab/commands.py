@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from norm_lab.config.options import (
     run_parser,
     sweep_parser,
 )
-from norm_lab.paths import PYTHON, ROOT, WORK
+from norm_lab.paths import WORK
 
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
 SMOKE = "smoke run: the scores mean nothing"
@@ -142,20 +141,14 @@ def demo(argv: Sequence[str]) -> int:
     code = run_grid(replace(request, jobs=jobs, threads=1), specs)
     if code or request.dry_run:
         return code
+    from norm_lab.report import page, score_table
+
     results = specs[0].result.parent
-    page = results.parent.parent / "demo"
-    print(f"\n{_output_of('score-table', results)}")
-    print(DEMO_END)
-    _output_of("report", results, "--out", page, "--baseline", specs[0].label)
-    print(f"The page, with curves: {page / 'index.html'}\nResults: {results}")
-    return 0
-
-
-def _output_of(verb: str, *argv: str | Path) -> str:
-    """Return the output of a command of this package, run in a child process."""
-    command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, argv)]
-    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return process.stdout
+    print()
+    score_table.main([str(results)])
+    print(f"\n{DEMO_END}\nResults: {results}\nThe page, with curves:")
+    out = str(results.parent.parent / "demo")
+    return page.main([str(results), "--out", out, "--baseline", specs[0].label])
 
 
 def study(argv: Sequence[str]) -> int:

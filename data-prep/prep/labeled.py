@@ -22,7 +22,6 @@ import pandas as pd
 
 from norm_plugin.checkpoints.fairseq_input import load_dictionary
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import reading
 from prep.binarize import make_dictionary
 from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
 from prep.folder import Counts, DataSpec, make_data_spec
@@ -184,8 +183,7 @@ class LabeledCorpus(RawCorpus):
     def data_spec(self, args: argparse.Namespace) -> DataSpec:
         settings: dict[str, Any] = {"labels": list(self.labels), "lowercase": self.rules.lowercase}
         if args.dictionary is not None:
-            with reading(args.dictionary):  # check that it exists
-                settings["dictionary"] = file_digest(args.dictionary)
+            settings["dictionary"] = file_digest(args.dictionary)
         else:
             settings["least_count"] = self.least_count
         if self.raw.random_split:

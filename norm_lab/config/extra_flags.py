@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.run.flags import NAME_FLAGS, Configuration, training_flags
 from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError
@@ -97,16 +98,14 @@ def _parse(flags: Sequence[str], config: Configuration) -> dict[str, Any]:
 
 def _place(key: str, config: Configuration) -> tuple[str, str]:
     """Return the group of a setting of ``fairseq-train``, and its name in the group."""
-    from fairseq.dataclass.configs import FairseqConfig
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
     for group, flag in NAME_FLAGS.items():
         if flag_of(key) == flag:
             return group, "_name"
-    kinds = get_type_hints(FairseqConfig)
     for group in ("common", "dataset", "distributed_training", "optimization", "checkpoint", "ema"):
-        if key in {field.name for field in fields(kinds[group])}:
+        if key in keys_of_groups()[group]:
             return group, key
     for group in ("task", "criterion", "optimizer", "lr_scheduler"):
         registered = (

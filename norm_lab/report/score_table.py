@@ -37,7 +37,11 @@ def score_table(runs: pd.DataFrame) -> str:
     check_alike(runs, "split", ["split"])
     metric = find_metric(runs["metric"].iloc[0])
     norms = runs.groupby("norm", sort=False)
-    columns = _columns(runs, metric)
+    columns = {  # old results lack some
+        kind: title
+        for kind, title in metric.columns.items()
+        if kind == metric.headline or f"scores.{kind}.score" in runs
+    }
     table = pd.DataFrame([_scores_of_norm(of_norm, metric, columns) for _, of_norm in norms])
     lines = [
         markdown(
@@ -64,15 +68,6 @@ def score_table(runs: pd.DataFrame) -> str:
             if isinstance(run[name], str):
                 lines.append(f"Note on {run['norm']}, seed {run['seed']}: {run[name]}.")
     return "\n".join(lines)
-
-
-def _columns(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
-    """Return the kinds of scores that any run has, with their titles; old results lack some."""
-    return {
-        kind: title
-        for kind, title in metric.columns.items()
-        if kind == metric.headline or f"scores.{kind}.score" in runs
-    }
 
 
 def _scores_of_norm(

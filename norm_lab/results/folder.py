@@ -237,15 +237,11 @@ def _parsed_lines(content: bytes, path: Path) -> list[Row]:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return the content of a file, or None if there is none; CommandError if it is no file."""
+    """Return the content of a file, or None if there is none, or something else, as a pipe."""
     try:
-        if not path.is_file() and path.exists():  # opening a pipe would wait for its writer
-            raise CommandError(f"{path} is not a regular file; remove it")
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        return path.read_bytes() if path.is_file() else None
+    except FileNotFoundError:  # removed since then
         return None
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
 
 def check_run(row: Row, path: Path) -> None:

@@ -77,10 +77,13 @@ class LayerNorms:
 
     Args:
         padding_mask: (B, T), True at padding, or None.
+        batch_first: x is (B, T, C), not (T, B, C).
     """
 
-    def __init__(self, layer: PlannedLayer, padding_mask: Tensor | None) -> None:
-        self.layer, self.padding_mask = layer, padding_mask
+    def __init__(
+        self, layer: PlannedLayer, padding_mask: Tensor | None, batch_first: bool = False
+    ) -> None:
+        self.layer, self.padding_mask, self.batch_first = layer, padding_mask, batch_first
         self.calls: dict[str, int] = {}
 
     def __call__(self, branch: str, slot: str, x: Any) -> Any:
@@ -99,7 +102,7 @@ class LayerNorms:
         if norm.training and (norm.batch_statistics or norm._forward_pre_hooks):
             call = self.calls.get(attribute, 0)
             vars(norm)["call"], self.calls[attribute] = call, call + 1  # no call of nn.Module
-            inputs = (x, self.padding_mask, False)
+            inputs = (x, self.padding_mask, self.batch_first)
         y: Tensor = norm(*inputs)
         return y
 
@@ -168,10 +171,14 @@ class PlannedLayer(nn.Module):
 
     def norms(self, padding_mask: Tensor | None) -> LayerNorms:
         """Return the norms for a forward with this mask, (B, T)."""
-        norm = LayerNorms(self, padding_mask)
         if not self.is_plain:
-            self.norms_for_hooks = norm  # those inside fairseq's attention get no argument of ours
-        return norm
+            # those inside fairseq's attention get no argument of ours
+            self.norms_for_hooks = self.norms_within(padding_mask)
+        return LayerNorms(self, padding_mask)
+
+    def norms_within(self, padding_mask: Tensor | None) -> LayerNorms:
+        """Return the norms for what precedes an attention's last map, with this mask, (B, T)."""
+        return LayerNorms(self, padding_mask)
 
     def branch_input(self, branch: str, x: Stream, norm: LayerNorms) -> tuple[Stream, Tensor]:
         """Compute x, z = read(norm_stream(x)), y = enter(norm_input(z)); return x, y, (T, B, C)."""

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
@@ -142,6 +142,10 @@ class TensorizedLayer(NormTransformerDecoderLayer):
     def install_norms(self, cfg: NormConfig, layer: LayerPlan) -> None:
         self.apply(draw)
         super().install_norms(cfg, layer)
+
+    def norms_within(self, padding_mask: Tensor | None) -> LayerNorms:
+        """Return the norms for what precedes the attention's last map, (B, T, L^2)."""
+        return LayerNorms(self, padding_mask, batch_first=True)
 
     def forward(  # type: ignore[override]
         self,

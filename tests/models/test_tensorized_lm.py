@@ -156,6 +156,23 @@ def test_decoding_step_by_step_and_padding_change_nothing(build):
     torch.testing.assert_close(released(padded)[0][:, :3], shorter, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [WINDOW, 2])
+def test_padding_is_left_out_within_the_attention(rows, build):
+    """There x is (B, T, L^2), unlike elsewhere; with as many rows as tokens, the mask fits both."""
+    model = build(norm_placement="sublayer", norm_type="batchnorm")
+    tokens, _ = random_tokens(rows=rows)
+    tokens[0, 3:] = model.decoder.padding_idx
+    seen = []
+    norm = model.decoder.layers[0].self_inner_norm
+    norm.register_forward_hook(lambda norm, inputs, y: seen.append(y.detach()))
+    model(tokens)
+    real = tokens.ne(model.decoder.padding_idx)
+    assert (seen[0][~real] == 0).all()
+    means = seen[0][real].mean(dim=0)
+    torch.testing.assert_close(means, torch.zeros(WINDOW**2), rtol=0, atol=1e-6)
+    assert (seen[0][real] != 0).any()
+
+
 def test_the_adaptive_input_and_softmax_of_wikitext103(build):
     cutoffs = {"adaptive_input_cutoff": "8,12", "adaptive_softmax_cutoff": "8,12"}
     model = shaken(build(arch=f"{MODEL}_wikitext103", **cutoffs))

@@ -125,18 +125,18 @@ class TextClassifierHub(nn.Module):
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
 
-    def predict(self, sentence: str) -> dict[str, float]:
-        """Return the probability of each label of a sentence.
+    def predict(self, sentence: str, second: str | None = None) -> dict[str, float]:
+        """Return the probability of each label of a sentence, or of a pair of sentences.
 
         Raises:
-            ValueError: the sentence is empty.
+            ValueError: a sentence is empty.
         """
-        if not sentence.strip():
-            raise ValueError("the sentence is empty; give at least one word")
-        dictionary, labels = self.task.source_dictionary, self.task.label_dictionary
-        tokens = dictionary.encode_line(sentence, add_if_not_exist=False).long().unsqueeze(0)
-        tokens = tokens.to(next(self.model.parameters()).device)
-        head = self.task.cfg.classification_head_name
+        labels, cfg = self.task.label_dictionary, self.task.cfg
+        parts = [self._tokens(sentence, cfg.init_token)]
+        if second is not None:
+            parts.append(self._tokens(second, cfg.separator_token))
+        tokens = torch.cat(parts).unsqueeze(0).to(next(self.model.parameters()).device)
+        head = cfg.classification_head_name
         self.model.eval()
         with torch.inference_mode():
             logits, _ = self.model(tokens, classification_head_name=head)
@@ -144,6 +144,18 @@ class TextClassifierHub(nn.Module):
         return {
             labels[number + labels.nspecial]: value for number, value in enumerate(probabilities)
         }
+
+    def _tokens(self, sentence: str, before: int | None) -> Tensor:
+        """Return the tokens of a sentence, (T,), after the token ``before``, as in fairseq's task.
+
+        Raises:
+            ValueError: the sentence is empty.
+        """
+        if not sentence.strip():
+            raise ValueError("the sentence is empty; give at least one word")
+        dictionary = self.task.source_dictionary
+        tokens: Tensor = dictionary.encode_line(sentence, add_if_not_exist=False).long()
+        return tokens if before is None else torch.cat([tokens.new_tensor([before]), tokens])
 
 
 def base_architecture(args: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from classifier_run import LABELS, train_classifier, write_sentences
@@ -10,7 +12,11 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from omegaconf import OmegaConf
 from tiny_run import run_state, write_dictionaries
 
-from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
+from norm_plugin.models.classifier import (
+    NormTextClassifier,
+    TextClassifierHub,
+    mean_over_words,
+)
 from norm_plugin.models.resuming import check_resuming
 
 HEAD = "sentence_classification_head"
@@ -74,6 +80,22 @@ def test_padding_changes_nothing(side, classifier, task):
     alone = logits(model, {"src_tokens": sentence, "src_lengths": lengths})
     padded = logits(model, {"src_tokens": torch.cat(parts, 1), "src_lengths": lengths})
     torch.testing.assert_close(padded, alone)  # float64: another order of summation
+
+
+def test_a_sentence_is_read_as_in_training(classifier, task):
+    """``init_token`` precedes it, and ``separator_token`` the second one of a pair."""
+    cfg = SimpleNamespace(classification_head_name=HEAD, init_token=0, separator_token=2)
+    words = task.source_dictionary
+    of_task = SimpleNamespace(cfg=cfg, source_dictionary=words, label_dictionary=words)
+    model = classifier().eval()
+    hub = TextClassifierHub(None, of_task, model)
+    w1, w2, end = words.index("w1"), words.index("w2"), words.eos()
+    for tokens, given in (([0, w1, w2, end], ["w1 w2"]), ([0, w1, end, 2, w2, end], ["w1", "w2"])):
+        expected = logits(model, {"src_tokens": torch.tensor([tokens])})[0].softmax(-1)
+        found = torch.tensor(list(hub.predict(*given).values()))
+        assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match="the sentence is empty"):
+        hub.predict("w1", " ")
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,10 @@ def convert_state(
         if site is None and "placement" not in name.split("."):
             continue
         old, new = stored.get(name), own.get(name)
-        same = site is not None and norms[0].get(site) == norms[1].get(site)
+        if site is None:
+            same = _placement_of(name, before) == _placement_of(name, now)
+        else:
+            same = norms[0].get(site) == norms[1].get(site)
         if new is None:
             dropped.append(name)
             del stored[name]
@@ -58,6 +61,11 @@ def convert_state(
             offsets = [plan.at(site).build(old.numel()).weight_offset for plan in (before, now)]
             stored[name] = old + (offsets[0] - offsets[1])
     return anew, dropped
+
+
+def _placement_of(name: str, plan: Plan) -> str | None:
+    """Return the placement of the stack to which an entry of a model's state belongs."""
+    return plan.placement.get(name.split(".")[0])
 
 
 def _listed(names: Iterable[str]) -> str:

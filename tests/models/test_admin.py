@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from norm_plugin.models.other_norms import loading_other_norms
 from stacks_by_hand import NARROW
 
 
@@ -47,6 +48,20 @@ def test_layer_drop_leaves_out_no_layer_of_the_first_forward(build, batch):
     torch.testing.assert_close(
         starts("--encoder-layerdrop", "0.7", "--decoder-layerdrop", "0.7"), starts(), rtol=0, atol=0
     )
+
+
+def test_other_norms_keep_what_was_measured(build, batch):
+    """With ``--norm-allow-mismatch on``; the placement is the same, as is the learned part."""
+    flags = (*NARROW, "--norm-placement", "admin")
+    trained, model = build(*flags), build(*flags, "--norm-type", "rmsnorm")
+    trained(**batch)
+    state = trained.state_dict()
+    with loading_other_norms(model, "path", trained.cfg.plan, model.cfg.plan):
+        model.load_state_dict(state)
+    loaded = model.state_dict()
+    names = [name for name in loaded if ".placement." in name]
+    assert any(name.endswith("measured") and loaded[name] == 1 for name in names)
+    assert all(torch.equal(loaded[name], state[name]) for name in names)
 
 
 def record(placement, seen, x, fx, branch):

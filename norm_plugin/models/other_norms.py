@@ -101,9 +101,23 @@ def loading_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) ->
         handle.remove()
 
 
-def same_parameters(stored: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Return whether optimizer states over ``stored`` and over ``model`` match by parameter."""
-    buffers = {name for name, _ in model.named_buffers()}
+def same_parameters(stored: Mapping[str, Tensor], model: nn.Module, before: Plan) -> bool:
+    """Return whether optimizer states over ``stored`` and over ``model`` match by parameter.
+
+    Args:
+        before: the plan of the model whose state ``stored`` is.
+    """
+    buffers = {*_buffers_of_norms(stored, before), *(name for name, _ in model.named_buffers())}
     shapes = {name: value.shape for name, value in stored.items() if name not in buffers}
     own = {name: value.shape for name, value in model.named_parameters(remove_duplicate=False)}
     return shapes == own
+
+
+def _buffers_of_norms(stored: Mapping[str, Tensor], plan: Plan) -> Iterator[str]:
+    """Yield the names that the buffers of the norms of ``plan`` have in ``stored``."""
+    for name, weight in stored.items():
+        path, _, last = name.rpartition(".")
+        choice = next((choice for choice in plan.sites if choice.site.is_at(path)), None)
+        if choice is not None and last == "weight":
+            for buffer, _ in choice.build(weight.numel()).named_buffers():
+                yield f"{path}.{buffer}"

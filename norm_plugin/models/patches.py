@@ -325,7 +325,9 @@ def around_load_checkpoint(
         before = check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
         if before is not None and plan is not None:
             loading = loading_other_norms(model, filename, before, plan)
-            if not (reset_optimizer or same_parameters(stored_state(filename)["model"], model)):
+            if not (
+                reset_optimizer or same_parameters(stored_state(filename)["model"], model, before)
+            ):
                 logger.warning("the optimizer restarts, as its state is of other parameters")
                 reset_optimizer = True
     kwargs["reset_meters"] = reset_meters

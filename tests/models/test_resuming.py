@@ -10,6 +10,7 @@ import torch
 from composed import configure
 
 from in_process import command, everywhere, train_here
+from norm_plugin.models.other_norms import same_parameters
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import Norm
@@ -177,6 +178,21 @@ def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monk
     assert "the optimizer restarts" in caplog.text
     assert "keep initial values: encoder.layers.*.placement." in caplog.text
     assert "dropped: encoder.layers.*.self_attn_layer_norm.weight" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "same"),
+    [
+        ("layernorm", "batchnorm", True),
+        ("batchnorm", "layernorm", True),
+        ("powernorm", "batchnorm", True),
+        ("batchnorm", "rmsnorm", False),
+    ],
+)
+def test_the_optimizer_goes_on_where_the_parameters_are_the_same(stored, given, same, build):
+    """Running statistics are no parameters."""
+    before, now = (build(*map(str, everywhere(name))) for name in (stored, given))
+    assert same_parameters(before.state_dict(), now, before.cfg.plan) == same
 
 
 def test_what_is_no_norm_must_fit(checkpoint, toy, tmp_path, monkeypatch):

@@ -222,7 +222,12 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
         stack = model.decoder.layers.children() if "decoder" in model.sides else ()
         layers = [layer for layer in stack if getattr(layer, "encoder_attn", None) is not None]
         maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
-        maps += model.maps_after_encoder()
+        heads = model.maps_after_encoder()
+        maps += heads
+        for name, part in model.named_children():
+            known = name in model.sides or any(head in part.modules() for head, _ in heads)
+            if not known and any(True for _ in part.parameters()):
+                raise CannotFold(f"{name}, another part of the model, may receive its output")
     elif site.slot in (INNER, OUTPUT):
         maps = [(owner, LAST_MAPS[site.branch])]
     else:

@@ -171,6 +171,14 @@ def test_another_kind_of_map_does_not_fold(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
+def test_the_norm_after_the_encoder_stays_if_another_part_may_read_it(build, batch):
+    model = trained(build(*plain("batchnorm")), batch)
+    model.gating_network = torch.nn.Linear(1, 1)  # as in fairseq's translation_moe
+    found = reasons(model)
+    assert found["encoder-final"].startswith("gating_network, another part of the model, may")
+    assert found["encoder-ffn"] == ""
+
+
 def folded(plan, gone):
     """``plan`` with ``none`` at every site for which ``gone`` is true."""
     for choice in plan.sites:

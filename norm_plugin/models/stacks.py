@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from threading import get_ident
 from typing import Any
 
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
@@ -31,12 +32,13 @@ class AroundFinalNorm:
 
     def __init__(self, placement: type[Placement], stack: nn.Module) -> None:
         self.placement, self.stack = placement, stack
-        self.given: list[tuple[Tensor, ...]] = []
+        # by thread, since several may compute with one model in inference
+        self.given: dict[int, tuple[Tensor, ...]] = {}
 
     def before(self, norm: Norm, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace the norm's input, and keep the output of the last layer: a hook."""
         streams = split_streams(inputs[0], norm.dim, self.placement.streams)
-        self.given.append(streams)
+        self.given[get_ident()] = streams
         return (self.placement.before_final_norm(streams, self.own_norm), *inputs[1:])
 
     def own_norm(self, word: str, x: Tensor) -> Tensor:
@@ -46,7 +48,7 @@ class AroundFinalNorm:
 
     def after(self, norm: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
         """Replace the norm's output y by the output of the stack: a hook."""
-        return self.placement.after_final_norm(self.given.pop(), y)
+        return self.placement.after_final_norm(self.given.pop(get_ident()), y)
 
 
 class LayerDrop(LayerDropModuleList):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import pytest
 import torch
@@ -124,6 +125,32 @@ def test_no_mask_is_kept_after_a_forward(build, batch):
 class Frozen(nn.Dropout):
     def train(self, mode=True):
         return super().train(False)
+
+
+def test_threads_may_share_a_model_in_inference(build, batch):
+    """Under ``residual``, the output of the final norm is added to a stream of the same forward."""
+    encoder = build("--norm-placement", "residual").eval().encoder
+    sources = (batch["src_tokens"], batch["src_tokens"].flip(0))
+    expected = [encoder(source)["encoder_out"][0] for source in sources]
+    found, here = {}, threading.current_thread()
+    other = threading.Thread(target=lambda: found.update(other=encoder(sources[1])))
+    in_norm, done = threading.Event(), threading.Event()
+
+    def interleave(norm, inputs):
+        """Let the other thread reach the norm before this one leaves it, and leave it after it."""
+        if threading.current_thread() is here:
+            other.start()
+            assert in_norm.wait(60)
+        else:
+            in_norm.set()
+            assert done.wait(60)
+
+    encoder.layer_norm.register_forward_pre_hook(interleave)
+    found["here"] = encoder(sources[0])
+    done.set()
+    other.join(60)
+    outputs = [found[name]["encoder_out"][0] for name in ("here", "other")]
+    assert all(map(torch.equal, outputs, expected))
 
 
 def test_modes_are_set_as_torch_sets_them(build):

@@ -50,7 +50,7 @@ class NanCheck:
     def __init__(self, model: nn.Module) -> None:
         self.measured: list[tuple[str, Norm, Tensor]] = []  # site, norm, root mean square ()
         self.last: dict[str, float] = {}
-        self.last_update = 0
+        self.last_update = self.updates_done = 0
         self.handles = self.attach(model)
 
     def attach(self, model: nn.Module) -> list[RemovableHandle]:
@@ -63,7 +63,14 @@ class NanCheck:
         return [*before, model.register_forward_hook(self._after_forward)]
 
     def set_num_updates(self, model: nn.Module, num_updates: int) -> None:
-        """Attach the hooks for the next update, or remove them; ``num_updates`` are done."""
+        """Attach the hooks for the next update, or remove them; ``num_updates`` are done.
+
+        Raises:
+            FloatingPointError: as :meth:`check`. A task that calls the encoder and the decoder by
+                themselves, as ``translation_moe``, ends no forward of the model.
+        """
+        self.check(self.updates_done + 1)
+        self.updates_done = num_updates
         if num_updates % self.EVERY:
             for handle in self.handles:
                 handle.remove()

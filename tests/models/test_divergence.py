@@ -69,6 +69,17 @@ def test_other_updates_are_checked_only_where_fairseq_repeats_one(build, batch):
     assert model(**batch)[0].isnan().any()
 
 
+def test_a_task_that_calls_the_stacks_by_themselves_is_checked_with_the_next_update(build, batch):
+    model = build(*PRE)
+    spoil(model, math.nan)
+    model.set_num_updates(100)
+    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
+    model.decoder(batch["prev_output_tokens"], encoder_out=encoded)
+    with pytest.raises(FloatingPointError, match=f"{SITE} .* in update 101"):
+        model.set_num_updates(101)
+    assert not model.nan_check.measured
+
+
 def test_padding_may_hold_anything(build, batch, task):
     model = build("--norm-type", "batchnorm", *PRE)
     batch["src_tokens"][3] = task.source_dictionary.pad()  # attention gives NaN for it

@@ -74,7 +74,15 @@ def fix_output_layer(output: nn.Linear) -> UnitLinear:
 
 
 def check_embedding(settings: object, embedding: str) -> None:
-    """Raise ValueError if the embeddings or the output layer are not a single matrix."""
+    """Raise ValueError if the embeddings or the output layer are not a single matrix, or quantized.
+
+    fairseq's quantization of ``quant_noise_scalar`` knows the classes of torch alone.
+    """
+    if embedding == FIXNORM and getattr(settings, "quant_noise_scalar", None):
+        raise ValueError(
+            "--quant-noise-scalar cannot quantize the embeddings of --norm-embedding fixnorm: drop "
+            "one of the two flags"
+        )
     for key in ("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings"):
         value: Any = getattr(settings, key, None)
         if embedding == FIXNORM and value:

@@ -468,9 +468,24 @@ def sharded():
     return model
 
 
+def hooked(register):
+    model = nn.Sequential(nn.LayerNorm(2))
+    getattr(model[0], register)(lambda *_: pytest.fail("the hook was called"))
+    return model
+
+
+REGISTER = (
+    "register_forward_pre_hook",
+    "register_forward_hook",
+    "register_full_backward_pre_hook",
+    "register_full_backward_hook",
+)
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
+        *((hooked(each), {"mask": None}, r"0 \(LayerNorm\) has hooks, which") for each in REGISTER),
         (offloaded(), {"mask": None}, r"0 \(LayerNorm\) is offloaded or sharded: replace the"),
         (sharded(), {"mask": None}, r"0 \(LayerNorm\) is offloaded or sharded: replace the"),
         (nn.Sequential(nn.Linear(2, 2)), {}, "contains no LayerNorm and no RMSNorm"),

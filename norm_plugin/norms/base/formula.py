@@ -28,6 +28,8 @@ from torch.func import functional_call
 GAINS = ("weight", "gamma", "scale", "g")
 OFFSETS = ("bias", "beta", "b")
 """The names of the parameters gamma and beta in public classes."""
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""The attributes in which torch keeps the hooks of a module."""
 TINY = 1e-10
 """The size of an input whose v, 1e-20, is smaller than any eps in use."""
 LEAST_EPS = 1e-17
@@ -69,6 +71,11 @@ def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
     offloaded = hasattr(old, "_hf_hook") and any(each.is_meta for each in old.parameters())
     if offloaded or any(type(each).__name__ == "DTensor" for each in old.parameters()):
         raise ValueError(f"{what} is offloaded or sharded: replace the norms before that")
+    if any(getattr(old, hooks) for hooks in HOOKS):
+        raise ValueError(
+            f"{what} has hooks, which the new norm would not have: remove them, and register them "
+            "on the new norm"
+        )
     gain, offset = _parameter_names(old, what)
     width = _width(old, gain, what)
     _check_arguments(old, what)

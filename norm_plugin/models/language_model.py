@@ -40,6 +40,8 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
                     f"{flag_of(key)} adds norms of fairseq's own: drop it; for NormFormer, give "
                     f"{flag_of(PLACEMENT)} normformer"
                 )
+        if getattr(args, "base_layers", None):
+            raise ValueError("--base-layers adds layers with norms of fairseq's own: drop it")
         with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
             args.max_target_positions = positions(args, task)
         return super().build_model(args, task)

@@ -257,6 +257,9 @@ def _checked(linear: nn.Module, path: str, shared: set[int]) -> nn.Linear:
         raise CannotFold(f"{path} is of type {type(linear).__name__}, not a plain linear map")
     if id(linear.weight) in shared:
         raise CannotFold(f"{path} shares its weights with another module")
-    if "bias" not in dict(linear.named_parameters(recurse=False)):
+    own = dict(linear.named_parameters(recurse=False))
+    if "weight" not in own:  # as in torch's prune and weight_norm
+        raise CannotFold(f"{path} computes its weight anew in each forward")
+    if "bias" not in own:
         raise CannotFold(f"{path} has no bias to absorb the offset")
     return linear

@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.config import build_config
@@ -168,6 +169,14 @@ def test_another_kind_of_map_does_not_fold(build, batch):
     assert reasons(model)["encoder-ffn"] == "fc1 is of type Quantized, not a plain linear map"
     # no layer of the site folds then
     assert "encoder.layers.0.final_layer_norm" in norms_left(model)
+    torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
+
+
+def test_a_map_whose_weight_is_computed_does_not_fold(build, batch):
+    model = trained(build(*plain("batchnorm")), batch)
+    prune.l1_unstructured(model.encoder.layers[1].fc1, "weight", 0.3)
+    expected = model(**batch)[0]
+    assert reasons(model)["encoder-ffn"] == "fc1 computes its weight anew in each forward"
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 

@@ -47,10 +47,9 @@ def convert_state(
         if site is None and "placement" not in name.split("."):
             continue
         old, new = stored.get(name), own.get(name)
-        if site is None:
-            same = _placement_of(name, before) == _placement_of(name, now)
-        else:
-            same = norms[0].get(site) == norms[1].get(site)
+        same = _placement_of(name, before) == _placement_of(name, now)
+        if site is not None:
+            same = same and norms[0].get(site) == norms[1].get(site)
         if new is None:
             dropped.append(name)
             del stored[name]

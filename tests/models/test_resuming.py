@@ -10,7 +10,7 @@ import torch
 from composed import configure
 
 from in_process import command, everywhere, train_here
-from norm_plugin.models.other_norms import same_parameters
+from norm_plugin.models.other_norms import loading_other_norms, same_parameters
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import Norm
@@ -178,6 +178,22 @@ def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monk
     assert "the optimizer restarts" in caplog.text
     assert "keep initial values: encoder.layers.*.placement." in caplog.text
     assert "dropped: encoder.layers.*.self_attn_layer_norm.weight" in caplog.text
+
+
+def test_a_norm_at_another_place_has_no_statistics_yet(build, batch):
+    """Under ``post`` it normalizes a sum, under ``pre`` the input of a branch."""
+    before, now, again = (
+        build("--norm-type", "batchnorm", "--norm-placement", name)
+        for name in ("post", "pre", "post")
+    )
+    before(**batch)
+    state = before.state_dict()
+    for model, count in ((now, 0), (again, 1)):
+        with loading_other_norms(model, "path", before.cfg.plan, model.cfg.plan):
+            model.load_state_dict(dict(state))
+        norm = model.encoder.layers[0].final_layer_norm
+        assert norm.num_updates == count
+        assert (norm.running_mean == 0).all() == (count == 0)
 
 
 @pytest.mark.parametrize(

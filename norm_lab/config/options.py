@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -309,10 +308,7 @@ def description_file(name: str) -> Path | None:
     if name.endswith(".yaml"):
         return Path(name) if Path(name).is_file() else None
     files = sorted(CONFIGS.glob("*.yaml"))
-    own_name = re.compile(
-        rf"^ +experiment:\n(?: {{8}}.*\n)*? {{8}}name: {re.escape(name)}$", re.MULTILINE
-    )
-    named = (path for path in files if own_name.search(path.read_text(encoding="utf-8")))
+    named = (path for path in files if f" name: {name}\n" in path.read_text(encoding="utf-8"))
     return next(named, next((path for path in files if path.stem == name), None))
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -130,17 +130,11 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     if preset not in presets:
         known = " or ".join(filter(None, presets)) or "none, as it has no presets"
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
-    found = _experiment(*presets[preset])
-    chosen = found.recipe if recipe is None else recipe
-    return replace(found, recipe=chosen, **found.recipes.get(chosen or "", {}))
-
-
-def _experiment(path: Path, settings: Settings) -> Experiment:
-    """Return an experiment from the settings of its file."""
-    own = {key: settings[key] for key in settings if key not in ("preset", "presets", "default")}
-    for changed in own.get("recipes", {}).values():
-        checked(Experiment, {**own, **changed}, f"{path}: {KEY}")
-    return checked(Experiment, {**own, "config": path}, f"{path}: {KEY}")
+    path, settings = presets[preset]
+    keys = {key: settings[key] for key in settings if key not in ("preset", "presets", "default")}
+    chosen = keys.get("recipe") if recipe is None else recipe
+    keys |= {"config": path, "recipe": chosen, **keys.get("recipes", {}).get(chosen, {})}
+    return checked(Experiment, keys, f"{path}: {KEY}")
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:

@@ -23,7 +23,6 @@ from norm_lab.report.figure import (
     legend_below,
     legend_height,
     outliers,
-    style,
     styles_by_arm,
 )
 from norm_lab.results.folder import RUN_KEY
@@ -86,7 +85,7 @@ def curves_in_panels(
     lines: pd.DataFrame,
     shown: Sequence[Panel],
     labels: tuple[str, str],
-    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    styles: Mapping[str, Mapping[str, Any]],
     baseline: Callable[[Panel], Baseline] | None = None,
     more: Callable[[Any, Panel], None] | None = None,
     settled: float = 0,
@@ -97,7 +96,7 @@ def curves_in_panels(
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        styles: the color and dashes of each arm (default: by its place).
+        styles: the color and dashes of each arm.
         settled: the scale ignores points before this share of the x axis.
         log: use a logarithmic x axis.
     """
@@ -105,7 +104,6 @@ def curves_in_panels(
     columns = min(len(shown), 3 if alone else 2)
     rows = math.ceil(len(shown) / columns)
     names = list(dict.fromkeys(name for panel in shown for name in panel.names.values()))
-    by_arm = styles or {a: style(names.index(n)) for panel in shown for a, n in panel.names.items()}
     drawn = []
     for panel in shown:
         of_panel = [lines[lines["arm"].isin(panel.names)]]
@@ -123,8 +121,8 @@ def curves_in_panels(
                 (handles[name],) = axes.plot(line["x"], line["mean"], **line_style)
             for arm, short in panel.names.items():
                 line = lines[lines["arm"] == arm]
-                (mean,) = axes.plot(line["x"], line["mean"], **by_arm[arm])
-                band = {"color": by_arm[arm]["color"], "alpha": 0.2, "linewidth": 0}
+                (mean,) = axes.plot(line["x"], line["mean"], **styles[arm])
+                band = {"color": styles[arm]["color"], "alpha": 0.2, "linewidth": 0}
                 axes.fill_between(line["x"], line["low"], line["high"], **band)
                 if len(panel.names) > 1 or len(shown) == 1:
                     handles[short] = mean

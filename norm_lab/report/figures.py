@@ -6,7 +6,6 @@ statistics in ``records.py`` and ``spectrum.py``. The others are here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +33,7 @@ from norm_lab.study.arms import name_of_arm
 from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import describe
 from norm_lab.study.study import Study
+from norm_lab.study.tuning import Tuned
 
 
 def figures_of_page() -> dict[str, tuple[str, Registered]]:
@@ -158,31 +158,20 @@ for name, curve in SETTING_CURVES.items():
     figure(name, "statistics")(partial(score_by_setting, name=name, curve=curve))
 
 
-def sensitivity_figure(
-    trials: pd.DataFrame,
-    chosen: Mapping[str, float],
-    outcome: str,
-    key: str,
-    study: Study | None = None,
-) -> Figure:
-    """Return the outcome of tuning against the tuned key, one line per arm; mark ``chosen``.
-
-    Args:
-        study: gives each arm the name and the style that it has in the other figures.
-    """
+def sensitivity_figure(study: Study, tuned: Tuned) -> Figure:
+    """Return the outcome of tuning against the tuned key, one line per arm; mark the choice."""
+    trials, outcome = tuned.trials, f"least validation loss, {study.metric.loss_unit}"
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
-    named = str if study is None else study.shown
-    styles = None if study is None else styles_by_arm(study)
-    shown = panels({"": {arm: named(arm) for arm in trials["arm"].unique()}})
+    shown = panels({"": {arm: study.shown(arm) for arm in trials["arm"].unique()}})
     values = sorted(trials["lr"].unique())
 
     def marks(axes: Any, panel: Panel) -> None:
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()  # their labels would overlap those of the grid
         for arm in panel.names:
-            at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
+            at = lines[(lines["arm"] == arm) & (lines["x"] == tuned.chosen.get(arm))]
             axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
             lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
             if len(lost):  # an empty line would widen the margins
@@ -190,11 +179,12 @@ def sensitivity_figure(
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
     title = (
-        f"{outcome[0].upper()}{outcome[1:]} of the trials against {key}: mean over seeds. {BAND} A "
-        "diamond marks the chosen value, and a cross at the top a value at which a trial diverged."
+        f"{outcome[0].upper()}{outcome[1:]} of the trials against {tuned.key}: mean over seeds. "
+        f"{BAND} A diamond marks the chosen value, and a cross at the top a value at which a trial "
+        "diverged."
     )
-    data, axes_labels = lines.drop(columns="x"), (key, outcome)
-    data["arm"] = data["arm"].map(named)
+    data = lines.drop(columns="x").assign(arm=lines["arm"].map(study.shown))
+    labels, styles = (tuned.key, outcome), styles_by_arm(study)
     return curves_in_panels(
-        "sensitivity", title, data, lines, shown, axes_labels, styles, more=marks, log=True
+        "sensitivity", title, data, lines, shown, labels, styles, more=marks, log=True
     )

@@ -97,9 +97,7 @@ def content_of(
         drawn = None if hidden else drawing(study)
         figures[section] += [] if drawn is None else [drawn]
     if tuned is not None:
-        outcome = f"least validation loss, {metric.loss_unit}"
-        drawn = sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key, study)
-        figures["tuning"] = [drawn]
+        figures["tuning"] = [sensitivity_figure(study, tuned)]
     versions = runs[[name for name in runs if name.startswith("versions.")]]
     versions.columns = [name.partition(".")[2] for name in versions]
     pairs = runs["data.training_pairs"].dropna()

@@ -37,6 +37,7 @@ from norm_lab.report.records import (
     values_of,
 )
 from norm_lab.study.study import read_study
+from norm_lab.study.tuning import Tuned
 from norm_plugin.models.recording import LEVELS
 
 QUANTILES = [0.1 * (1 + place) for place in range(len(LEVELS))]
@@ -311,12 +312,13 @@ def test_the_forest_plot_has_an_arm_a_row(tmp_path):
     assert places[:3] == [(1, 0.5), (2, -1.0), (3, -32.0)]
 
 
-def test_the_figure_of_sensitivity_marks_what_was_chosen():
-    rows = [("a", 0.1, seed, 2.0 + seed) for seed in (1, 2)]
-    rows += [("a", 1.0, seed, 3.0 + seed) for seed in (1, 2)]
-    rows.append(("a", 10.0, 1, math.inf))
+def test_the_figure_of_sensitivity_marks_what_was_chosen(study):
+    arm = study.baseline
+    rows = [(arm, 0.1, seed, 2.0 + seed) for seed in (1, 2)]
+    rows += [(arm, 1.0, seed, 3.0 + seed) for seed in (1, 2)]
+    rows.append((arm, 10.0, 1, math.inf))
     trials = pd.DataFrame(rows, columns=["arm", "lr", "seed", "valid_loss"])
-    figure = sensitivity_figure(trials, {"a": 0.1}, "loss", "rate")
+    figure = sensitivity_figure(study, Tuned("rate", trials, {arm: 0.1}, ""))
     assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
     ElementTree.fromstring(figure.standalone)
     assert figure.pdf.startswith(b"%PDF")
@@ -336,9 +338,9 @@ def test_the_scale_leaves_the_first_losses_out():
     lines = pd.DataFrame({"arm": "a", "x": [1, 5, 10], "mean": [9.0, 2.0, 1.0]})
     lines = lines.assign(low=lines["mean"], high=lines["mean"])
     shown = [Panel("", {"a": "a"})]
-    labels = ("updates", "loss")
+    more = ("updates", "loss"), {"a": {"color": "black"}}
     whole, late = (
-        axes_of(curves_in_panels("n", "t", lines, lines, shown, labels, settled=share))[0, 0]
+        axes_of(curves_in_panels("n", "t", lines, lines, shown, *more, settled=share))[0, 0]
         for share in (0.0, 0.5)
     )
     assert whole.get_ylim() == pytest.approx((0.6, 9.4))  # 5 % of the range at each end

@@ -57,49 +57,24 @@ def name_arms(
     declared: Mapping[str, str] | None = None,
     without: str = "",
 ) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """Add the columns ``arm``, ``short`` and ``id`` to tables of runs.
+    """Add the columns ``arm``, ``short`` and ``id`` to tables of runs with and without a result.
 
     Args:
+        labels: new names, by one of the :func:`names_in_files` of an arm.
+        declared: the new names of a study file, some of whose arms may have no runs yet.
         without: a key that is no part of an arm, so that runs with several values of it are one.
 
     Returns:
-        The settings that all arms share, and the keys that names omit; see :func:`arm_names`, which
-        also has the errors.
-    """
-    every = pd.concat([table[ARM_COLUMNS] for table in tables], ignore_index=True)
-    every["differs"] = [{k: of[k] for k in of if k != without} for of in every["differs"]]
-    *_, ids = arm_names(every, {}, vary)
-    common, omitted, names = arm_names(every, labels, vary, declared)
-    for table in tables:
-        arms = list(zip(table["norm"], table["placement"]))
-        table["arm"] = [names[arm].name for arm in arms]
-        table["short"] = [names[arm].short for arm in arms]
-        table["id"] = [ids[arm].name for arm in arms]
-    return common, omitted
-
-
-def arm_names(
-    runs: pd.DataFrame,
-    labels: Mapping[str, str],
-    vary: Sequence[str] = (),
-    declared: Mapping[str, str] | None = None,
-) -> tuple[dict[str, Value], tuple[str, ...], dict[tuple[str, str], ArmName]]:
-    """Return what names omit, and the name of each arm, by the name of its files and placement.
-
-    Args:
-        runs: the runs with and without a result.
-        labels: new names, by one of the :func:`names_in_files` of an arm.
-        declared: the new names of a study file, some of whose arms may have no runs yet.
-
-    Returns:
-        The settings that all arms share; the keys that names omit, which are these and those of
-        ``vary`` unless two arms differ only in these; and the names.
+        The settings that all arms share, and the keys that names omit: these and those of ``vary``,
+        unless two arms differ only in these.
 
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm, or its value is the name of
             another arm or would be read as the difference of two.
     """
-    arms = {(run["norm"], run["placement"]): run for run in runs[ARM_COLUMNS].to_dict("records")}
+    every = pd.concat([table[ARM_COLUMNS] for table in tables], ignore_index=True)
+    every["differs"] = [{k: of[k] for k in of if k != without} for of in every["differs"]]
+    arms = {(run["norm"], run["placement"]): run for run in every.to_dict("records")}
     common = common_changes(run["differs"] for run in arms.values())
     omitted = (*common, *vary)
     names = {key: name_of_arm(run, omitted) for key, run in arms.items()}
@@ -107,24 +82,28 @@ def arm_names(
         vary, omitted = (), tuple(common)
         names = {key: name_of_arm(run, omitted) for key, run in arms.items()}
     known = {key: names_in_files(run, common, vary) for key, run in arms.items()}
-    declared = declared or {}
+    ids, declared = names, declared or {}
     for old, new in (*declared.items(), *labels.items()):
         rows = {names[key] for key in names if old == names[key].name or old in known[key]}
         if not rows and old in declared:
             continue
         where = f"--label {old}={new}" if old in labels else f"label {new!r} of the study file"
         if len(rows) != 1:
-            every = {each.name for each in (rows or names.values())}
+            choices = sorted({each.name for each in (rows or names.values())})
             raise CommandError(
-                f"{where}: {old} is the name of {len(rows)} rows; choose from "
-                f"{'; '.join(sorted(every))}"
+                f"{where}: {old} is the name of {len(rows)} rows; choose from {'; '.join(choices)}"
             )
         if MINUS in new:
             raise CommandError(f"{where}: {MINUS!r} separates the arms of a difference; omit it")
         if any(each.name == new for each in names.values() if each not in rows):
             raise CommandError(f"{where}: another arm is {new} already; choose another label")
         names = {key: ArmName(new, new) if each in rows else each for key, each in names.items()}
-    return common, omitted, names
+    for table in tables:
+        of_runs = list(zip(table["norm"], table["placement"]))
+        table["arm"] = [names[key].name for key in of_runs]
+        table["short"] = [names[key].short for key in of_runs]
+        table["id"] = [ids[key].name for key in of_runs]
+    return common, omitted
 
 
 def names_in_files(run: Mapping[str, Any], common: Iterable[str], vary: Iterable[str]) -> set[str]:

@@ -64,15 +64,11 @@ def check_known(overrides: Sequence[str], config: Configuration) -> None:
     for override in overrides:
         key = override.partition("=")[0]
         group, _, name = key.rpartition(".")
-        same_name = [each for each in known if each.endswith(f".{name}")]
-        of_group = [
-            each.removeprefix(f"{group}.") for each in known if each.startswith(f"{group}.")
-        ]
-        near = difflib.get_close_matches(name, of_group, n=1)
-        left = key in known or key.startswith(("+", "~", "model.norm_"))
-        if not left and (same_name or near):
-            like = same_name[0] if same_name else f"{group}.{near[0]}"
-            raise CommandError(f"unknown key {key}; did you mean {like}?")
+        like = [each for each in known if each.endswith(f".{name}")]
+        names = [each.rpartition(".")[2] for each in known if each.startswith(f"{group}.")]
+        like += [f"{group}.{near}" for near in difflib.get_close_matches(name, names, n=1)]
+        if like and key not in known and not key.startswith(("+", "~", "model.norm_")):
+            raise CommandError(f"unknown key {key}; did you mean {like[0]}?")
 
 
 def check_experiment(name: str) -> None:

@@ -28,14 +28,7 @@ ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 
 
 class RunFailedError(CommandError):
-    """A run ended without a result.
-
-    Attributes:
-        state: failed or diverged.
-        reason: one line.
-        log: the full output of the stage.
-        tail: its last lines.
-    """
+    """A run failed or diverged: the stage, the reason in one line, its log and the end of it."""
 
     def __init__(
         self, stage: str, reason: str, log: Path, tail: Sequence[str] = (), state: str = FAILED

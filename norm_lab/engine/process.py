@@ -26,12 +26,7 @@ TAIL = 200  # lines of a failed command that are searched: chained tracebacks ar
 
 
 class CommandFailedError(Exception):
-    """A command failed.
-
-    Attributes:
-        reason: its exit status or signal.
-        tail: the last lines that it printed.
-    """
+    """A command failed: its exit status or signal, and the last lines that it printed."""
 
     def __init__(self, reason: str, tail: Sequence[str]) -> None:
         super().__init__(reason)

@@ -40,19 +40,12 @@ from norm_plugin.io.files import atomic_write, make_folder
 
 @dataclass(frozen=True)
 class Published:
-    """The result of :func:`publish`.
-
-    Attributes:
-        runs: the number of finished runs.
-        failures: the number of runs without a result.
-        replaced: the runs of which the target had another version, which was not newer.
-        kept: the runs of which the target has a newer version.
-    """
+    """The result of :func:`publish`: how many runs are finished, and how many have no result."""
 
     runs: int
     failures: int
-    replaced: list[RunKey]
-    kept: list[RunKey]
+    replaced: list[RunKey]  #: of which the target had another version, which was not newer
+    kept: list[RunKey]  #: of which the target has a newer version
 
 
 def publish(source: Path, target: Path) -> Published:

@@ -24,6 +24,7 @@ from papers.example_runs import comparisons_table, example_table
 from papers.findings import declared_table, finding_block, stale_figures
 from papers.scores import (
     layer_gradients_table,
+    perplexity_table,
     recorded_figures_table,
     reproduction_table,
     scores_table,
@@ -72,6 +73,7 @@ def generators(root: Path) -> Generators:
         "papers/": lambda paper: paper_table(paper, studies),
         "verdicts": lambda _: verdict_counts(studies),
         "scores/": lambda paper: scores_table(paper, studies),
+        "perplexities": lambda _: perplexity_table(studies),
         "settings": lambda _: settings_tables(),
     }
 

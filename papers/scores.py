@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ BLEU: IWSLT14 De-En tokenized and lower-cased, IWSLT15 En-Vi tokenized, WMT14 En
 cased, with compounds split. Accuracy in percent: RT, SST5, MNIST. UAS: parsing. Bits a character:
 enwik8. Perplexity a word: ptb, wikitext103.
 """
-STUDIED = {"rt": "adanorm_rt", "sst5": "adanorm_sst5"}
-"""The study with runs of a paper's norms on a corpus."""
+STUDIED = {"rt": "adanorm_rt", "sst5": "adanorm_sst5", "ptb": "ptb_cpu"}
+"""The study with runs of a paper's norms on its corpus and at its size."""
 
 
 def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
@@ -67,7 +68,7 @@ def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
 def scores_table(paper: str, results: Path) -> str:
     """Return Markdown: the norms of POWERNORM or ADANORM, by corpus: published, and here.
 
-    Means over seeds are given for RT and SST5 only, whose runs have the paper's corpus.
+    Means over seeds are given for the corpora of :data:`STUDIED`.
     """
     corpora = [experiment for experiment, papers in PUBLISHED.items() if paper in papers]
     studies = {
@@ -77,10 +78,31 @@ def scores_table(paper: str, results: Path) -> str:
     for at, norm in enumerate(NORMS[paper]):
         cells = {corpus: PUBLISHED[corpus][paper][at] for corpus in corpora}
         for corpus, study in studies.items():
-            scores = outcome_values(study.runs[study.runs["norm"] == norm])
-            cells[corpus] += f" (here {scores.mean():.2f}, n = {len(scores)})"
+            of_norm = study.runs["arm"].str.partition(", ")[0] == norm
+            if len(scores := outcome_values(study.runs)[of_norm]):
+                cells[corpus] += f" (here {scores.mean():.2f}, n = {len(scores)})"
         rows.append({"norm": f"`{norm}`", **cells})
     return markdown(pd.DataFrame(rows))
+
+
+def perplexity_table(results: Path) -> str:
+    """Return Markdown: perplexities on the Penn Treebank by norm and mask, here and published.
+
+    Here, means over seeds. That of the validation text is of the checkpoint that is scored.
+    """
+    runs = read_named(STUDIED["ptb"], results).runs
+    published = [published_scores(split, POWERNORM) for split in ("ptb", "ptb, validation")]
+    columns = ["score", "training.best_valid.value"]
+    rows = []
+    for mask, norm in product(("causal", "released"), NORMS[POWERNORM]):
+        is_mask = runs["settings.model.tensorized_mask"] == mask
+        these = runs.loc[is_mask & (runs["settings.model.norm_type"] == norm), columns]
+        if len(these):
+            test, valid = (f"{mean:.2f}" for mean in these.mean())
+            of_paper = [each[norm] for each in published]
+            rows.append([f"`{norm}`", mask, len(these), test, of_paper[0], valid, of_paper[1]])
+    titles = ["test, here", "test, published", "validation, here", "validation, published"]
+    return markdown(pd.DataFrame(rows, columns=["norm", "mask", "seeds", *titles]))
 
 
 def reproduction_table(experiment: str, results: Path) -> str:

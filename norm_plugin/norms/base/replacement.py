@@ -107,9 +107,8 @@ def replace_norms(
 
     Raises:
         ValueError: the norm or an option is unknown, or the norm mixes positions without declaring
-            it; the model has no norm to replace; a norm to be
-            replaced does not compute what its name says, or its eps cannot be measured; or the
-            padding would be unknown to a norm with batch statistics, or it is unknown whether the
+            it; the model has no norm to replace; a norm to be replaced has hooks, does not compute
+            what its name says, or has an eps that cannot be measured; or the padding would be unknown to a norm with batch statistics, or it is unknown whether the
             model is causal. The model is unchanged then.
     """
     only, keep = (

@@ -64,8 +64,9 @@ def formula_of(old: nn.Module, path: str, eps_needed: bool = True) -> Formula:
         eps_needed: whether its eps must be known.
 
     Raises:
-        ValueError: it has hooks, or it is neither LayerNorm nor RMSNorm over the last dimension of its only
-            argument, with parameters of known names, or its eps is needed and cannot be measured.
+        ValueError: it has hooks, or it is neither LayerNorm nor RMSNorm over the last dimension of
+            its only argument, with parameters of known names, or its eps is needed and cannot be
+            measured.
     """
     what = f"{path} ({type(old).__name__})"
     offloaded = hasattr(old, "_hf_hook") and any(each.is_meta for each in old.parameters())

@@ -108,8 +108,9 @@ def replace_norms(
     Raises:
         ValueError: the norm or an option is unknown, or the norm mixes positions without declaring
             it; the model has no norm to replace; a norm to be replaced has hooks, does not compute
-            what its name says, or has an eps that cannot be measured; or the padding would be unknown to a norm with batch statistics, or it is unknown whether the
-            model is causal. The model is unchanged then.
+            what its name says, or has an eps that cannot be measured; or the padding would be
+            unknown to a norm with batch statistics, or it is unknown whether the model is causal.
+            The model is unchanged then.
     """
     only, keep = (
         each if each is None or isinstance(each, str) else [*each] for each in (only, keep)

@@ -49,7 +49,8 @@ def read_spectra(path: Path) -> list[Spectrum]:
     """Return the spectrum of each distinct embedding of a checkpoint.
 
     Raises:
-        CommandError: it cannot be read, or has no embedding, or one that is not finite.
+        CommandError: it cannot be read, or has no embedding, or one that is not a matrix or not
+            finite.
     """
     state = load_checkpoint(path)
     with content_errors(path):
@@ -71,8 +72,9 @@ def spectra_of(state: State, path: Path) -> list[Spectrum]:
         embeddings = {"shared": weights[0]}
     spectra = []
     for side, weight in embeddings.items():
+        words, channels = weight.shape
         values = np.linalg.svd(weight.double().numpy(), compute_uv=False)  # in falling order
-        spectra.append(Spectrum(path, norm_of(state), side, tuple(weight.shape), values))
+        spectra.append(Spectrum(path, norm_of(state), side, (words, channels), values))
     return spectra
 
 

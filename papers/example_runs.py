@@ -14,7 +14,6 @@ import argparse
 import datetime
 import hashlib
 import importlib
-import json
 import sys
 import time
 from collections import defaultdict
@@ -32,7 +31,7 @@ from norm_lab.results.provenance import git_state, machine, versions
 from norm_lab.results.result import result_name
 from norm_lab.study.significance import Comparison, compare, half_interval, holm, verdict
 from norm_plugin.io.command_line import CommandError, at_least, run_command
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import read_json, write_json
 from norm_plugin.norms import NORM_TYPES
 from papers.scores import published_scores
 
@@ -234,8 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed, norm in product(args.seeds, args.norms or published_scores(args.example)):
         path = folder / result_name(norm, seed)
         if not path.exists():
-            result = run_example(args, norm, seed, shared)
-            write_text(path, json.dumps(result, indent=2) + "\n")
+            write_json(path, run_example(args, norm, seed, shared))
     return 0
 
 

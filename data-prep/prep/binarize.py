@@ -5,7 +5,6 @@ fairseq-preprocess itself is not used: its multiprocessing.Pool waits forever if
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import read_json, write_json
 from prep.files import SPLITS, lines_of, report
 from prep.folder import (
     MANIFEST,
@@ -84,8 +83,7 @@ def publish_binary(out: Path, spec: DataSpec, overwrite: bool) -> None:
             os.sync()
             for name in files:
                 os.replace(work / name, out / "bin" / name)
-        record = {**_inputs_of_binary(out), "files": files}
-        write_text(out / "bin" / BINARIZED, json.dumps(record, indent=2) + "\n")
+        write_json(out / "bin" / BINARIZED, {**_inputs_of_binary(out), "files": files})
         report(f"done: binarized in {out / 'bin'}")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import read_json, write_json
 from prep.files import SPLITS, file_digest, lines_of, locked, report
 
 MANIFEST = "manifest.json"
@@ -131,7 +131,7 @@ def write_manifest(work: Path, spec: DataSpec, raw_counts: dict[str, Counts]) ->
         "files": digests,
         "versions": tool_versions(),
     }
-    write_text(work / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    write_json(work / MANIFEST, manifest)
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:

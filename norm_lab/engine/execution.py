@@ -46,7 +46,7 @@ from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
 from norm_lab.run.flags import check_precision_on_cpu, training_flags
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import make_folder, read_json, write_text
+from norm_plugin.io.files import make_folder, read_json, write_json, write_text
 
 STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
@@ -94,8 +94,7 @@ def write_run(spec: RunSpec) -> None:
         if other is not None:
             write_status(spec.folder, replace(status, state=FAILED, stage="", reason=str(other)))
             raise other
-        text = json.dumps(spec.to_json(), indent=2, ensure_ascii=False)
-        write_text(spec.folder / RUN_FILE, f"{text}\n")
+        write_json(spec.folder / RUN_FILE, spec.to_json())
 
 
 def find_other_training(spec: RunSpec, status: Status) -> CommandError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from norm_lab.engine.state import (
 )
 from norm_lab.engine.training_log import curves_of_log
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import read_json, write_json
 
 # raised by torch, by fairseq and its loss scaler, and by norm_plugin.models.divergence
 NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<reason>.+)")
@@ -87,5 +86,4 @@ def write_failure(spec: RunSpec, status: Status) -> None:
         "date": utc_date(ended),
         "curves": curves_of_log(log) if log.exists() else None,
     }
-    text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
-    write_text(spec.result, f"{text}\n")
+    write_json(spec.result, record, sort_keys=True)

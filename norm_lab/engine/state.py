@@ -17,7 +17,7 @@ from pathlib import Path
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine.stages import Stage, data_key, has_content, run_stages
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.io.files import write_text
+from norm_plugin.io.files import write_json
 
 STATUS_FILE = "status.json"
 RUNNING, DONE, FAILED, DIVERGED = "running", "done", "failed", "diverged"
@@ -80,8 +80,7 @@ class Status:
 
 def write_status(run: Path, status: Status) -> None:
     """Write the status of the run in a folder atomically."""
-    content = asdict(replace(status, updated=time.time()))
-    write_text(run / STATUS_FILE, json.dumps(content, indent=2) + "\n")
+    write_json(run / STATUS_FILE, asdict(replace(status, updated=time.time())))
 
 
 def read_status(run: Path) -> Status:

@@ -96,6 +96,12 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode("utf-8"))
 
 
+def write_json(path: Path, content: Any, sort_keys: bool = False) -> None:
+    """Write ``content`` to ``path`` atomically, as indented JSON."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=sort_keys)
+    write_text(path, f"{text}\n")
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
     """Open a binary file; raise CommandError if it cannot be read."""

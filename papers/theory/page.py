@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,7 @@ import norm_plugin
 from norm_lab.report.figure import Figure
 from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, short_commit, versions
-from norm_plugin.io.files import read_json, write_text
+from norm_plugin.io.files import read_json, write_json, write_text
 from papers.theory import CLAIMS
 from papers.theory.claim import INTERVAL, Options, Row, finite_cases
 
@@ -68,8 +67,7 @@ def store(name: str, rows: list[Row], made: Row, folder: Path) -> None:
     frame = pd.DataFrame(rows)
     text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     write_text(folder / f"{name}.csv", text)
-    entries = {**read_made(folder), name: made}
-    write_text(folder / MADE, json.dumps(entries, indent=2, sort_keys=True) + "\n")
+    write_json(folder / MADE, {**read_made(folder), name: made}, sort_keys=True)
 
 
 def read_made(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from norm_plugin.checkpoints.files import State, content_errors, load_checkpoint
+from norm_plugin.checkpoints.files import State, check_finite, load_checkpoint
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.resuming import settings_of
 
@@ -49,12 +49,11 @@ def read_spectra(path: Path) -> list[Spectrum]:
     """Return the spectrum of each distinct embedding of a checkpoint.
 
     Raises:
-        CommandError: it cannot be read, or has no embedding, or one that is not a matrix or not
-            finite.
+        CommandError: it cannot be read, has no embedding, or is not finite.
     """
     state = load_checkpoint(path)
-    with content_errors(path):
-        spectra = spectra_of(state, path)
+    check_finite(path, state["model"])
+    spectra = spectra_of(state, path)
     if not spectra:
         raise CommandError(f"{path} has no entry that ends in {EMBEDDING}")
     return spectra

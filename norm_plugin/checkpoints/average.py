@@ -35,7 +35,6 @@ import torch
 from norm_plugin.checkpoints.files import (
     State,
     check_finite,
-    content_errors,
     is_averaged,
     load_checkpoint,
     num_updates,
@@ -193,8 +192,7 @@ def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
         state = load_checkpoint(path)
         if "averaged_from" in state:
             raise CommandError(f"{path} is itself an average; give the checkpoints of the training")
-        with content_errors(path):
-            mean.add(path, state)
+        mean.add(path, state)
     return mean
 
 

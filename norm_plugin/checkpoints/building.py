@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
-from norm_plugin.checkpoints.files import State, content_errors, load_checkpoint
+from norm_plugin.checkpoints.files import State, load_checkpoint
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.user_dirs import check_user_dir
 
@@ -29,24 +29,23 @@ def build_model(
 
     Raises:
         CommandError: the data is missing or does not fit the model; a setting would run as
-            code; the checkpoint's user dir was not imported; the checkpoint is damaged.
+            code; the checkpoint's user dir was not imported.
     """
     from fairseq import checkpoint_utils
 
     import norm_plugin.models  # noqa: F401  registers the models that the checkpoint names
 
     state = load_checkpoint(checkpoint) if state is None else state
-    with content_errors(checkpoint):
-        state = upgraded(state, data)
-        if state.get("cfg") is None:
-            raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
-        check_user_dir(state, checkpoint)
-        folder = state["cfg"].task.data
-        check_data(folder, checkpoint, given=data is not None)
-        with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):
-            models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-                [str(checkpoint)], state=state
-            )
+    state = upgraded(state, data)
+    if state.get("cfg") is None:
+        raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
+    check_user_dir(state, checkpoint)
+    folder = state["cfg"].task.data
+    check_data(folder, checkpoint, given=data is not None)
+    with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):
+        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(checkpoint)], state=state
+        )
     return models[0], cfg, task
 
 

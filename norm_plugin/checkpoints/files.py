@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,30 +63,18 @@ def load_checkpoint(path: Path) -> State:
             _check_archive(stream)
         except UNREADABLE as error:
             raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
-        with content_errors(path):
+        try:
             state = read_state(stream, path)
+        except (RefusedContentError, UnsafeSettingError) as error:
+            raise CommandError(str(error)) from error
+        except UNREADABLE as error:
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise CommandError(
+                f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
+            ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CommandError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
     return state
-
-
-@contextlib.contextmanager
-def content_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of code that reads the content of a checkpoint into a CommandError.
-
-    A damaged file may have values of types that fairseq never stores.
-    """
-    try:
-        yield
-    except RefusedContentError as error:
-        raise CommandError(f"checkpoint {error}") from error
-    except UnsafeSettingError as error:
-        raise CommandError(str(error)) from error
-    except UNREADABLE as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise CommandError(
-            f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
-        ) from error
 
 
 def _check_archive(stream: BinaryIO) -> None:

@@ -21,7 +21,6 @@ from norm_plugin.checkpoints.files import (
     FOLDED,
     State,
     check_finite,
-    content_errors,
     load_checkpoint,
     save_checkpoint,
 )
@@ -44,8 +43,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
     from norm_plugin.models.folding import fold_norms
 
     state = load_checkpoint(checkpoint)
-    with content_errors(checkpoint):
-        check_finite(checkpoint, state["model"])
+    check_finite(checkpoint, state["model"])
     model, _, _ = build_model(checkpoint, data, state)
     try:
         foldings = fold_norms(model)

@@ -76,13 +76,12 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
     import torch
 
     from norm_plugin.checkpoints.building import build_model
-    from norm_plugin.checkpoints.files import content_errors, load_checkpoint
+    from norm_plugin.checkpoints.files import load_checkpoint
     from norm_plugin.models.folding import fold_and_log
 
     state = load_checkpoint(checkpoint)
-    with content_errors(checkpoint):
-        cfg = state.get("cfg") or {}
-        task_name = (cfg.get("task") or {}).get("_name")
+    cfg = state.get("cfg") or {}
+    task_name = (cfg.get("task") or {}).get("_name")
     if task_name != TASK:
         arch = getattr(cfg.get("model"), "arch", None) or "model"
         raise CommandError(

@@ -20,7 +20,6 @@ from norm_plugin.checkpoints.files import (
     FOLDED,
     LAST,
     DamagedError,
-    content_errors,
     load_checkpoint,
     num_updates,
 )
@@ -105,12 +104,10 @@ def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
     for path in sorted(path for path in folder.iterdir() if OTHER.fullmatch(path.name)):
         try:
             state = load_checkpoint(path)
-            with content_errors(path):
-                updates = num_updates(state)
         except CommandError as error:
             messages.append(f"skipped a checkpoint: {error}")
             continue
-        made = "averaged_from" in state or FOLDED in state
+        updates, made = num_updates(state), "averaged_from" in state or FOLDED in state
         if updates is not None and updates > most and not made:
             best, most = path, updates
     return best, messages

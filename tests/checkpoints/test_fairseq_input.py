@@ -14,6 +14,7 @@ from tiny_run import run_state, write_dictionaries, write_pairs
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors, load_dictionary, train_batches
 from norm_plugin.io.command_line import CommandError, DivergedError, at_least
+from norm_plugin.models.plan import SiteChoice
 
 
 def raises(error):
@@ -43,9 +44,14 @@ def test_what_is_one_line_already_stays_so():
         raise DivergedError("it has diverged")
 
 
-def test_a_fault_of_this_package_is_not_hidden():
+def test_a_fault_of_this_package_is_not_hidden(tmp_path, data, monkeypatch):
     with pytest.raises(AttributeError), fairseq_errors("load it"):
         at_least(1)(None)
+    path = tmp_path / "run.pt"
+    torch.save(run_state(data), path)
+    monkeypatch.setattr(SiteChoice, "build", lambda self, dim: at_least(1)(None))
+    with pytest.raises(AttributeError):  # the checkpoint is not called damaged
+        build_model(path)
 
 
 @pytest.mark.parametrize(

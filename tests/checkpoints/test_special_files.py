@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import copy
 import os
 import random
 from pathlib import Path
@@ -13,7 +10,7 @@ import pytest
 import torch
 
 from norm_lab.report import spectrum
-from norm_plugin.checkpoints import average, fold, repair
+from norm_plugin.checkpoints import average, repair
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.io.command_line import CommandError
 
@@ -62,57 +59,6 @@ def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file) -> None:
             command()
     assert "was damaged; replaced by checkpoint2.pt" in repair.repair(tmp_path)[0]
     assert torch.equal(load_checkpoint(last)["model"]["encoder.embed_tokens.weight"], weight)
-
-
-EMBEDDING = "encoder.embed_tokens.weight"
-DAMAGED = {
-    "cfg": 3,
-    "args": [1],
-    "optimizer_history": {"a": 1},
-    "optimizer_history.0": "x",
-    "optimizer_history.0.num_updates": "x",
-    "extra_state": None,
-    "cfg.common": "x",
-    "cfg.model": [1],
-    "cfg.model.encoder_layers": [1],
-    "cfg.model.decoder_layers": {"a": 1},
-    "cfg.task": 3,
-    "cfg.task.data": {},
-    f"model/{EMBEDDING}": None,
-    f"model/{EMBEDDING}/layout": torch.eye(3).to_sparse(),
-    f"model/{EMBEDDING}/dtype": torch.eye(3).to(torch.float8_e4m3fn),
-    f"model/{EMBEDDING}/device": torch.eye(3, device="meta"),
-    f"model/{EMBEDDING}/shape": torch.ones(2, 2, 2),
-}
-"""Values that fairseq never stores at these places."""
-
-
-@pytest.mark.parametrize("place", DAMAGED)
-def test_content_that_fairseq_never_stores_is_an_error_of_one_line(
-    tmp_path, harmless, place
-) -> None:
-    state = copy.deepcopy(harmless)
-    inside = state
-    *way, last = place.split("/")[:2] if "/" in place else place.split(".")
-    for word in way:
-        inside = inside[int(word) if word.isdecimal() else word]
-    inside = vars(inside) if isinstance(inside, argparse.Namespace) else inside
-    inside[int(last) if last.isdecimal() else last] = DAMAGED[place]
-    torch.save(state, tmp_path / "damaged.pt")
-    torch.save(harmless, tmp_path / "whole.pt")
-    damaged, output = tmp_path / "damaged.pt", tmp_path / "out.pt"
-    commands = [
-        lambda: averaged(damaged, tmp_path / "whole.pt", output=output),
-        lambda: fold.main([str(damaged), "--output", str(output)]),
-        lambda: spectrum.main([str(damaged)]),
-    ]
-    refused = 0
-    for command in commands:
-        with contextlib.suppress(CommandError):
-            command()
-            continue
-        refused += 1
-    assert refused
 
 
 def test_an_average_is_not_averaged_again(tmp_path, inputs) -> None:

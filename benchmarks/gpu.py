@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the norms on a GPU: host and device apart, whole updates, and a sweep, in ten minutes.
+"""Measure the norms on a GPU, host and device apart, and whole updates, in ten minutes.
 
     python benchmarks/gpu.py --data DIR/bin --minutes 8
     python benchmarks/gpu.py --device cpu --quick --data DIR/bin     # try it without a GPU
@@ -8,7 +8,6 @@ Parts, the most important first. Each appends its rows at once to its file in be
 (--output names another folder), and starts nothing when its time is over. The same command goes on
 after an interruption: what the files have of this code and device is not measured again.
 
-- facts, gpu_facts.csv: the machine, the speed of a copy, and what one launch costs its host
 - layers, gpu_layers.csv: each norm with its kernels, and plain and compiled while a half of the
   time is left, beside the layers of torch, Liger-Kernel and apex: ``host_us`` is the host's time of
   a forward and backward pass when the queue is empty, ``hot_host_us`` that of passes without a
@@ -21,7 +20,6 @@ after an interruption: what the files have of this code and device is not measur
   what passes until all is queued, ``busy_ms`` the time of the ``kernels`` of one update, and
   ``peak_mib`` the most that the update allocates. Both have the same optimizer, but in the first
   row, which compares the optimizers of stock fairseq
-- sweep, gpu_sweep.csv: updates/s of 1, 2, 4 and 8 trainings that share the GPU, in all
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ import argparse
 import contextlib
 import gc
 import importlib
-import multiprocessing
-import os
 import statistics
 import sys
 import time
@@ -45,9 +41,9 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from layers import Data, make_data
+from layers import Data, make_data, train
 from measuring.command import CPU, CUDA, FUSED, Setup, plain_parser, prepare_process
-from measuring.records import RESULTS, Record, append, cpu_model, provenance
+from measuring.records import RESULTS, Record, append, provenance
 from measuring.timing import quartiles
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, OFF, set_kernels
@@ -89,8 +85,6 @@ MORE = (
 )
 ADAM, FOREACH = "adam", "adam_foreach"
 PAIRS, WARMUP = 50, 12
-AT_ONCE = (1, 2, 4, 8)
-SWEEP_SECONDS = 6.0
 
 
 def all_setups() -> list[Setup]:
@@ -148,6 +142,19 @@ class Window:
             print(f"{what}: failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
     # ---- clocks ---------------------------------------------------------------------------
+
+    def calibrate(self) -> None:
+        """Measure the clock of the GPU, and how fast it copies."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(3):  # the first ones wake the device
+            begin.record()
+            torch.cuda._sleep(20_000_000)
+            end.record()
+            torch.cuda.synchronize()
+            self.cycles_per_ms = 20_000_000 / begin.elapsed_time(end)
+        target = torch.empty_like(self.cold)
+        copies = self.device_us(lambda: target.copy_(self.cold), 20, 10)
+        self.copied_bytes_per_us = 2 * COLD / statistics.median(copies)
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -210,75 +217,6 @@ class Window:
         return [(each.name, float(each.device_time_total)) for each in events]
 
 
-# ---- facts ----------------------------------------------------------------------------------
-
-
-def version_of(name: str) -> str:
-    """Return the version of a package, or ``no``."""
-    with contextlib.suppress(ImportError):
-        return str(getattr(importlib.import_module(name), "__version__", "yes"))
-    return "no"
-
-
-class Identity(torch.autograd.Function):
-    """An autograd function that does nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return x."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        """Return dy."""
-        return dy
-
-
-def measure_facts(window: Window) -> None:
-    """Measure the machine; the speed of a copy and the clock are needed by the other parts."""
-    device, calls = window.args.device, 5 if window.args.quick else 300
-    small = torch.zeros(1024, device=device)
-    x = torch.randn(16, 1024, device=device, requires_grad=True)
-    dy, layer = torch.randn_like(x), torch.nn.LayerNorm(1024).to(device)
-    row: Record = {
-        "cpu": cpu_model(),
-        "cpus": len(os.sched_getaffinity(0)),
-        **{name: version_of(name) for name in ("triton", "apex", "liger_kernel")},
-        "torch_operation_us": window.hot_host_us(lambda: small.add_(1.0), calls),
-        "layernorm_host_us": window.hot_host_us(lambda: layer(x).backward(dy), calls),
-        "autograd_host_us": window.hot_host_us(lambda: Identity.apply(x).backward(dy), calls),
-    }
-    if window.on_gpu:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(3):  # the first ones wake the device
-            begin.record()
-            torch.cuda._sleep(20_000_000)
-            end.record()
-            torch.cuda.synchronize()
-            window.cycles_per_ms = 20_000_000 / begin.elapsed_time(end)
-        target = torch.empty_like(window.cold)
-        copies = window.device_us(lambda: target.copy_(window.cold), 20, 10)
-        window.copied_bytes_per_us = 2 * COLD / statistics.median(copies)
-        found = torch.cuda.get_device_properties(0)
-        row |= {
-            "multiprocessors": found.multi_processor_count,
-            "l2_mib": found.L2_cache_size / MEBI,
-            "cycles_per_ms": window.cycles_per_ms,
-            "copied_gb_per_s": window.copied_bytes_per_us / 1000,
-            "triton_launch_us": triton_launch_us(window, small, calls),
-        }
-    shown = {name: round(v, 2) if isinstance(v, float) else v for name, v in row.items()}
-    if not window.has("facts"):
-        window.write("facts", shown)
-
-
-def triton_launch_us(window: Window, small: Tensor, calls: int) -> float:
-    """Return the host's microseconds of a launch by Triton's front end."""
-    from measuring.empty_kernel import empty_kernel
-
-    return window.hot_host_us(lambda: empty_kernel[1,](small, small, small, 7, block=16), calls)
-
-
 # ---- layers ---------------------------------------------------------------------------------
 
 
@@ -317,19 +255,13 @@ def own_layer(setup: Setup, form: str, data: Data) -> Layer | None:
     return partial(norm, padding_mask=data.mask)
 
 
-def step(layer: Layer, data: Data) -> None:
-    """Make a forward and a backward pass."""
-    data.x.grad = None
-    layer(data.x).backward(data.dy)
-
-
 def measure_layer(window: Window, setup: Setup, provider: str, data: Data) -> Record:
     """Return the times of a forward and backward pass; empty if there is no such layer."""
     library = provider == LIBRARY
     layer = library_layer(setup.norm, data) if library else own_layer(setup, provider, data)
     if layer is None:
         return {}
-    call = partial(step, layer, data)
+    call = partial(train, layer, data)
     calls = 2 if window.args.quick else 12
     for _ in range(4):
         call()
@@ -455,67 +387,9 @@ def measure_updates(window: Window) -> None:
             window.write("updates", {**what, **row})
 
 
-# ---- a sweep --------------------------------------------------------------------------------
-
-
-def train_at_once(
-    number: int, args: argparse.Namespace, rounds: Sequence[tuple[Setup, str, int]], barrier: Any
-) -> list[int]:
-    """Train in each round of which this process, ``number``, is one of the first.
-
-    Returns:
-        the updates of this process in each round.
-    """
-    prepare_process(1, FUSED[args.device])
-    window = Window(args)
-    runs: dict[tuple[Setup, str], Run] = {}
-    made = []
-    for setup, optimizer, at_once in rounds:
-        updates, takes_part = 0, number < at_once
-        if takes_part:
-            if (setup, optimizer) not in runs:
-                runs.clear()
-                runs[setup, optimizer] = Run(setup, AUTO, training_options(window, optimizer))
-            run = runs[setup, optimizer]
-            batches = run.batches(2 if args.quick else 40)
-            for batch in batches[:4]:  # compiles the kernels
-                timed_update(window, run, batch)
-        barrier.wait()
-        end = time.monotonic() + args.sweep_seconds
-        while takes_part and time.monotonic() < end:
-            timed_update(window, run, batches[updates % len(batches)])
-            updates += 1
-        barrier.wait()
-        made.append(updates)
-    return made
-
-
-def measure_sweep(window: Window) -> None:
-    """Measure the updates/s of several trainings that share the device, in all."""
-    args = window.args
-    most = max(args.at_once)
-    ours = [(setup, FOREACH, number) for setup in args.setups[:1] for number in args.at_once]
-    rounds = [(STOCK, ADAM, 1), *ours, *((setup, FOREACH, most) for setup in args.setups[1:2])]
-    whats = [{**s._asdict(), "optimizer": o, "runs": number} for s, o, number in rounds]
-    left = [not window.has("sweep", **what) for what in whats]
-    if not any(left) or window.left < args.reserve:
-        return
-    rounds = [each for each, wanted in zip(rounds, left) if wanted]
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, context.Pool(most) as pool:
-        barrier = manager.Barrier(most)
-        given = [(number, args, rounds, barrier) for number in range(most)]
-        of_processes = pool.starmap(train_at_once, given, chunksize=1)
-    for what, updates in zip((w for w, wanted in zip(whats, left) if wanted), zip(*of_processes)):
-        row = {"seconds": args.sweep_seconds, "updates": sum(updates)}
-        window.write("sweep", {**what, **row, "updates_per_s": sum(updates) / args.sweep_seconds})
-
-
 PARTS: Mapping[str, Callable[[Window], None]] = {
-    "facts": measure_facts,
     "layers": measure_layers,
     "updates": measure_updates,
-    "sweep": measure_sweep,
 }
 
 
@@ -537,8 +411,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args.sizes = [(64, 32)] if args.quick else SIZES
     args.setups = list(FIRST[:2]) if args.quick else all_setups()
     args.reserve = 0 if args.quick else 40  # seconds that a training model needs
-    args.at_once = (1, 2) if args.quick else AT_ONCE
-    args.sweep_seconds = 0.5 if args.quick else SWEEP_SECONDS
     return args
 
 
@@ -548,8 +420,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_process(1, FUSED[args.device])  # the host only launches
     args.data = args.data or prepared_multi30k()
     window = Window(args)
-    # the other parts need the speed of a copy and the clock
-    for part in dict.fromkeys(["facts", *args.parts]):
+    if window.on_gpu:
+        window.calibrate()
+    for part in args.parts:
         begin = time.monotonic()
         with window.attempt(part):
             PARTS[part](window)

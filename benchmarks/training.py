@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what training costs with every norm, compared with fairseq's Transformer with LayerNorm.
 
-    NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
+    NORM_DATA_DIR=raw python benchmarks/training.py     # about 40 minutes on two cores
     python benchmarks/training.py --norms adanorm --kernels auto off compile --data DIR/bin
     python benchmarks/training.py --recipe multi30k_cpu         # a tiny model
 
@@ -23,7 +23,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -67,8 +67,6 @@ if TINY not in ARCH_MODEL_REGISTRY:  # this file may be imported and then run
     register_model_architecture("transformer", TINY)(multi30k_tiny)
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
-LEAST_SPEED, MOST_MEMORY = 0.97, 1.02
-"""Targets, as ratios to stock fairseq."""
 WARMUP = 1
 
 
@@ -200,23 +198,9 @@ def measure_peak(setup: Setup, kernels: str, args: argparse.Namespace) -> float:
     return memory_mib("VmHWM") - before
 
 
-def misses(rows: Sequence[Record]) -> Iterator[str]:
-    """Yield a line for each target that the norms with their fused forms miss."""
-    for row in rows:
-        if row["kernels"] != AUTO:
-            continue
-        name = Setup(row["norm"], row["options"])
-        if row["ratio_p50"] < LEAST_SPEED:
-            yield f"{name}: {row['ratio_p50']:.3f} of stock's updates/s, {LEAST_SPEED} is wanted"
-        if row["peak_ratio"] is None:
-            yield f"{name}: memory not measured"
-        elif row["peak_ratio"] > MOST_MEMORY:
-            yield f"{name}: {row['peak_ratio']:.3f} of stock's memory, {MOST_MEMORY} is allowed"
-
-
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``argv`` is sys.argv[1:]."""
-    parser = benchmark_parser(__doc__, "training.csv", "targets", "training")
+    parser = benchmark_parser(__doc__, "training.csv", training=True)
     parser.add_argument(
         "--kernels",
         nargs="+",
@@ -241,7 +225,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; with --check, return 1 if a target is missed."""
+    """Run the command, and return its exit status."""
     args = parse_args(argv)
     prepare_process(args.threads)
     args.data = args.data or prepared_multi30k()
@@ -250,7 +234,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     measurements = (
         [measure(setup, kernels, stock, peak, args)] for setup in setups for kernels in args.kernels
     )
-    return run_benchmark(args, measurements, misses)
+    run_benchmark(args, measurements)
+    return 0
 
 
 if __name__ == "__main__":

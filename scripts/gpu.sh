@@ -18,7 +18,7 @@ Test, measure and train on a GPU, in one command:
 
 Parts: install missing packages; kernels, in C++; tests that use a device, in three precisions, with
 trainings by --fp16, --bf16, --amp and --memory-efficient-fp16; sanitizer, the kernels under NVIDIA's
-compute-sanitizer; two-gpus; speed, of layers, updates and a sweep; multi30k with preset=paper, for which
+compute-sanitizer; two-gpus; speed, of layers and updates; multi30k with preset=paper, for which
 41.02 BLEU is published, with more norms and seeds while there is time.
 
 If a part fails or takes too long, the other parts still run. After an interruption, the same command

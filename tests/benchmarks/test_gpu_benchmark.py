@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
 import torch
@@ -56,7 +54,7 @@ def test_layers_are_measured_once(args, monkeypatch, cpu_kernels):
 def test_nothing_begins_when_the_time_is_over(args, cpu_kernels):
     window = Window(args)
     window.seconds = -1
-    for part in ("layers", "updates", "sweep"):
+    for part in ("layers", "updates"):
         PARTS[part](window)
     assert not list(args.output.iterdir())
 
@@ -72,56 +70,18 @@ def test_updates_are_compared_with_stock(args, cpu_kernels):
     assert (rows["host_ms"] <= rows["ms"] + 0.01).all() and (rows["ratio_p50"] > 0).all()
 
 
-def test_trainings_that_share_a_device_are_counted_together(args, monkeypatch):
-    class Pool:
-        """A process after the other, each with updates of its own number plus one."""
-
-        def __init__(self, most):
-            assert most == 2
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def starmap(self, function, given, chunksize):
-            rounds = given[0][2]
-            return [[(n + 1) * (n < each[2]) for each in rounds] for n, *_ in given]
-
-    class Manager:
-        def __enter__(self):
-            return SimpleNamespace(Barrier=lambda number: None)
-
-        def __exit__(self, *error):
-            pass
-
-    context = SimpleNamespace(Manager=Manager, Pool=Pool)
-    monkeypatch.setattr(gpu.multiprocessing, "get_context", lambda kind: context)
-    PARTS["sweep"](Window(args))
-    rows = rows_of(args, "sweep")
-    assert list(zip(rows["norm"], rows["runs"], rows["updates"])) == [
-        ("stock", 1, 1),
-        ("layernorm", 1, 1),
-        ("layernorm", 2, 3),
-        ("powernorm", 2, 3),
-    ]
-    assert list(rows["updates_per_s"]) == [2, 2, 6, 6]  # in half a second
-    PARTS["sweep"](Window(args))
-    assert len(rows_of(args, "sweep")) == 4
-
-
 def test_a_failure_does_not_stop_the_others(args, monkeypatch, capsys, cpu_kernels):
     def fail(window):
         raise RuntimeError("no kernel image")
 
     monkeypatch.setitem(PARTS, "layers", fail)
-    monkeypatch.setitem(PARTS, "sweep", lambda window: None)
+    monkeypatch.setitem(PARTS, "updates", lambda window: None)
     argv = ["--device", "cpu", "--quick", "--data", str(args.data), "--output", str(args.output)]
-    assert gpu.main([*argv, "--parts", "layers", "sweep"]) == 1
+    assert gpu.main([*argv, "--parts", "layers", "updates"]) == 1
     shown = capsys.readouterr()
-    assert "layers: failed: RuntimeError: no kernel image" in shown.err and "== sweep" in shown.out
-    assert len(rows_of(args, "facts")) == 1
+    assert (
+        "layers: failed: RuntimeError: no kernel image" in shown.err and "== updates" in shown.out
+    )
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def work(worker, folder):
     meet(worker, folder)
     os.environ[VARIABLE] = "off"  # of this process alone; what is averaged are buffers in any case
     saw = {"rows": rows_of_all(worker), "averaged": {}, "apart": on_its_own(worker)}
+    saw["past padding"] = mean_past_padding(worker)
     for kernels in KERNELS:
         os.environ[VARIABLE] = kernels
         saw[kernels] = on_share(worker)
@@ -149,6 +150,16 @@ def on_its_own(worker):
         average_running_statistics(norm)
         seen.append((first, dict(norm.named_buffers())))
     return seen
+
+
+def mean_past_padding(worker):
+    """The mean over two batches, of which no worker has a position in the first."""
+    norm = new_norm("batchnorm", {"layer_scale_groups": 0, "sync": "on"})
+    norm.start_cumulative_average()
+    x, mask, _ = share_of(worker, 0)
+    norm(x, torch.ones_like(mask))
+    norm(x, mask)
+    return norm.running_mean
 
 
 def on_share(worker):
@@ -279,6 +290,12 @@ def held(buffers, key):
     filled = buffers.get(f"{key}_filled", len(value))
     rows = torch.arange(len(value)) >= len(value) - filled
     return rows.double().unsqueeze(1) if value.dim() == 2 else torch.ones(()).double()
+
+
+def test_padding_of_all_workers_has_no_weight_in_a_mean(workers):
+    x, mask, _ = joined(0)
+    for worker in workers:
+        torch.testing.assert_close(worker["past padding"].double(), x[~mask].mean(0))
 
 
 @pytest.mark.parametrize("case", range(len(APART)), ids=[f"{n}-{o}" for n, o in APART])

@@ -166,11 +166,11 @@ class MaskedNorm:
         if norm.batch_statistics:
             norm.call = self.source.count_call(norm)
             if not (self.source.held and is_recomputing()):
-                self._forwards.open(x, norm.call)
+                self._forwards.begin(x, norm.call)
                 if not is_recomputing():
                     self._check_held(norm)
-                    self._forwards.current[0] = mask
-                mask = self._forwards.current[0]
+                    self._forwards.current.value = mask
+                mask = self._forwards.current.value
         if mask is not None and x.dim() == 2 and fits(x.shape, mask.shape, self.batch_first):
             mask = (mask if self.batch_first else mask.t()).flatten()
         elif mask is not None and not fits(x.shape, mask.shape, self.batch_first):

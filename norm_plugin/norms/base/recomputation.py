@@ -5,6 +5,7 @@ A recomputed forward must use what the first one used, and must not update any s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,18 +31,30 @@ def may_be_recomputed() -> bool:
     return _saved_tensor_hooks(True) is not None
 
 
+@dataclass
+class Used:
+    """What a training forward used besides its input.
+
+    Attributes:
+        value: what the norm, or the hook of a padding mask, stores in the forward.
+        fused: the fused form that computed it; None: the plain form.
+    """
+
+    value: Any = None
+    fused: Any = None
+
+
 class Forward(NamedTuple):
     """A training forward that a backward pass may still recompute.
 
     Attributes:
         sample: some values of the input, by which the forward is identified.
         call: the number of this call of the norm in the forward of the model; None: unknown.
-        seen: what the forward used besides its input: a value of its own, and its fused form.
     """
 
     sample: Tensor
     call: int | None
-    seen: list[Any]
+    used: Used
 
 
 class Forwards:
@@ -60,9 +73,9 @@ class Forwards:
     def __init__(self) -> None:
         self.capacity = self.KEPT
         self.forwards: list[Forward] = []
-        self.current: list[Any] = [None, None]
+        self.current = Used()
 
-    def open(self, x: Tensor, call: int | None = None) -> bool:
+    def begin(self, x: Tensor, call: int | None = None) -> bool:
         """Begin a forward of x, (..., C); return whether it is recomputed in a backward pass.
 
         Args:
@@ -75,7 +88,7 @@ class Forwards:
         # A hook on the backward pass may call the norm too. Without checkpointing nothing is stored
         again = inside and bool(self.forwards)
         if not again:
-            self.current = [None, None]
+            self.current = Used()
             if inside or not may_be_recomputed():
                 return False
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
@@ -91,7 +104,7 @@ class Forwards:
             )
         # Newest last: a recomputed forward is the first to be dropped
         self.forwards = [forward, *(other for other in self.forwards if other is not forward)]
-        self.current = forward.seen
+        self.current = forward.used
         return True
 
     def _find(self, sample: Tensor, call: int | None) -> Forward | None:

@@ -123,7 +123,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._was_frozen = False  # in the forward before
         self._stepped: set[str] = set()  # parameters that optimizers stepped in this update
         self._forwards = Forwards()
-        self._repeats = False  # whether the running forward is one that checkpointing recomputes
+        self._is_recomputed = False  # the running forward, by activation checkpointing
         self.averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since the last mean over workers
 
@@ -237,21 +237,23 @@ class BatchStatisticsNorm(AffineNorm):
         if not self.training:
             return super().forward(x, padding_mask, batch_first)
         # Not by nn.Module's own setter, which costs a GPU's host as much as a launch
-        vars(self)["_repeats"] = again = self._forwards.open(x, self.call)
+        vars(self)["_is_recomputed"] = again = self._forwards.begin(x, self.call)
         if again:
             return self._forward_again(x, padding_mask, batch_first)
-        self._forwards.current[1] = self.fused
-        if self.averaged_forwards is not None and self._averages(x, padding_mask):
+        self._forwards.current.fused = self.fused
+        if self.averaged_forwards is not None and self._any_worker_has_positions(x, padding_mask):
             self.averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
         if self._saw_positions is not True:
-            self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
+            # With one worker nothing is averaged, so a batch of padding alone does not matter
+            mask = None if worker_count() == 1 else padding_mask
+            self._saw_positions = self._saw_positions | _has_positions(x, mask)
         return y
 
     def _forward_again(self, x: Tensor, padding_mask: Tensor | None, batch_first: bool) -> Tensor:
         """Repeat a forward by the form that computed it first, with what that form has stored."""
-        chosen, self.fused = self.fused, self._forwards.current[1]
+        chosen, self.fused = self.fused, self._forwards.current.fused
         try:
             return super().forward(x, padding_mask, batch_first)
         finally:
@@ -264,7 +266,8 @@ class BatchStatisticsNorm(AffineNorm):
         if valid is not None and not valid.any():
             return self._forward_batch(x, padding_mask, batch_first)
         # Activation checkpointing recomputes each group: keep as many batches as without groups
-        self._forwards.capacity = Forwards.KEPT * max(x.numel() // self.dim // tokens, 1)
+        groups = max(x.numel() // self.dim // tokens, 1)
+        self._forwards.capacity = max(self._forwards.capacity, Forwards.KEPT * groups)
         by_time = x.dim() == 3 and not batch_first
         if by_time:  # each group holds the tokens of a few sentences, not the first ones of all
             x, valid = x.transpose(0, 1), None if valid is None else valid.t()
@@ -301,13 +304,13 @@ class BatchStatisticsNorm(AffineNorm):
             self.get_buffer(name).zero_()
         self.averaged_forwards = 0
 
-    def _averages(self, x: Tensor, padding_mask: Tensor | None) -> bool:
-        """Return whether x, (..., C), has a position that is not padding, maybe on another worker.
+    def _any_worker_has_positions(self, x: Tensor, padding_mask: Tensor | None) -> bool:
+        """Return whether any worker has a position that is not padding.
 
         A batch without one changes no statistic, so it must not have a weight in their mean.
         """
-        padding = padding_mask is not None and bool(padding_mask.bool().all())
-        return worker_count(self.sync) > 1 or (x.numel() > 0 and not padding)
+        own = torch.as_tensor(_has_positions(x, padding_mask), device=self.weight.device)
+        return bool(sum_over_workers(own.float(), self.sync) > 0)
 
     def effective_momentum(self, weight: float) -> float:
         """Return the weight of the current batch in a running statistic, in [0, 1].
@@ -318,7 +321,7 @@ class BatchStatisticsNorm(AffineNorm):
 
     def share_of_batch(self, weight: float) -> float | None:
         """Return :meth:`effective_momentum`; None in a recomputed forward: it updates nothing."""
-        return None if self._repeats else self.effective_momentum(weight)
+        return None if self._is_recomputed else self.effective_momentum(weight)
 
     def update_running_statistic(
         self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
@@ -365,9 +368,9 @@ class BatchStatisticsNorm(AffineNorm):
         A forward that activation checkpointing recomputes gets the value of the first one, since it
         must use the same statistics and update none.
         """
-        if not self._repeats:
-            self._forwards.current[0] = compute()
-        computed: Computed = self._forwards.current[0]
+        if not self._is_recomputed:
+            self._forwards.current.value = compute()
+        computed: Computed = self._forwards.current.value
         return computed
 
     def loss_scale_later(self) -> Callable[[], float | Tensor]:
@@ -527,10 +530,8 @@ def average_running_statistics(module: nn.Module) -> None:
 
 
 def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
-    """Return whether x, (..., C), has a position that is not padding; exact only if needed."""
-    if padding_mask is None or worker_count() == 1:
-        return x.numel() > 0
-    return ~padding_mask.bool().all()
+    """Return whether x, (..., C), has a position that is not padding."""
+    return x.numel() > 0 if padding_mask is None else ~padding_mask.bool().all()
 
 
 def set_ghost_batch_tokens(module: nn.Module, tokens: int) -> None:

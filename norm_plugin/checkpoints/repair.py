@@ -27,9 +27,9 @@ from norm_plugin.checkpoints.parsers import repair_parser
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, reading
 
-TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
+TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.[0-9a-f]+\.tmp")  # fairseq's, and ours
 ARCHIVE_START = b"PK"
-OTHER = re.compile(r"checkpoint(_best|\d+|_\d+_\d+)\.pt")
+REPLACEMENT = re.compile(r"checkpoint(_best|\d+|_\d+_\d+)\.pt")
 """fairseq's names of checkpoints that may replace the last one."""
 
 
@@ -101,7 +101,7 @@ def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
     Averaged and folded checkpoints do not count: they have no state of the optimizer.
     """
     best, most, messages = None, -1, []
-    for path in sorted(path for path in folder.iterdir() if OTHER.fullmatch(path.name)):
+    for path in sorted(path for path in folder.iterdir() if REPLACEMENT.fullmatch(path.name)):
         try:
             state = load_checkpoint(path)
         except CommandError as error:

@@ -8,6 +8,7 @@ import torch
 from norm_plugin.checkpoints.files import FOLDED, load_checkpoint, num_updates
 from norm_plugin.checkpoints.repair import main, repair
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import atomic_write
 
 
 def last_updates(folder) -> int | None:
@@ -77,7 +78,10 @@ def test_truncated_copies_and_leftovers_are_removed(
         truncate(save_checkpoint_file(tmp_path / name))
     (tmp_path / "checkpoint3.pt").touch()
     (tmp_path / "checkpoint3.pt.tmp").touch()
-    (tmp_path / "averaged.pt.123.tmp").touch()
+    with atomic_write(tmp_path / "averaged.pt") as stream:
+        leftover = tmp_path / stream.name
+    (tmp_path / "averaged.pt").unlink()
+    leftover.touch()
     (tmp_path / "notes.tmp").touch()
     assert len(repair(tmp_path)) == 5
     left = sorted(path.name for path in tmp_path.iterdir())

@@ -51,7 +51,7 @@ from norm_plugin.norms import NORM_TYPES, NormSpec, norm_spec
 
 KEPT_BY = {"epoch": "--keep-last-epochs", "update": "--keep-interval-updates"}
 """fairseq's flags for the number of checkpoints of a kind that a run keeps."""
-
+NOT_AVERAGED = "not averaged"
 
 _DIM = 8  # width of the norms built here to list their buffers, which do not depend on it
 
@@ -86,7 +86,7 @@ def _buffer_names(spec: NormSpec) -> frozenset[str]:
 class RunningMean:
     """The mean of checkpoints that are added one by one.
 
-    It holds one sum, and the other entries of the newest checkpoint.
+    It holds one sum, and the newest checkpoint.
 
     Args:
         running_stats: one of ``parsers.MODES``.
@@ -96,11 +96,10 @@ class RunningMean:
         self.running_stats = running_stats
         self.paths: list[Path] = []
         self.sums: dict[str, torch.Tensor] = {}
+        self.kinds: dict[str, str] = {}
         self.newest: State = {}
         self.newest_path = Path()
         self.newest_updates = -1
-        self.dtypes: dict[str, torch.dtype] = {}
-        self.twins: dict[str, str] = {}
 
     def add(self, path: Path, state: State) -> None:
         """Add one checkpoint and take over its tensors; ``path`` names it in errors."""
@@ -110,45 +109,41 @@ class RunningMean:
         check_finite(path, model)
         of_newest: set[str] = set()
         if self.running_stats == "last":
-            check_user_dir(state, path)
+            check_user_dir(state, path)  # the model may have norms of the user's own
             of_newest = running_statistics(model)
-        averaged = {
-            name: value
-            for name, value in model.items()
+        kinds = {
+            name: f"of shape {tuple(value.shape)}"
             if is_averaged(name, value) and name not in of_newest
+            else NOT_AVERAGED
+            for name, value in model.items()
         }
         if self.paths:
-            self._check_same_model(path, state, averaged)
-        for name, tensor in averaged.items():
+            self._check_same_model(path, state, kinds)
+        self.kinds = kinds
+        for name in (name for name, kind in kinds.items() if kind != NOT_AVERAGED):
             if name in self.sums:
-                self.sums[name] += tensor
+                self.sums[name] += model[name]
             else:
-                self.sums[name] = tensor.to(torch.float64, copy=True)
-        updates = num_updates(state)
-        updates = 0 if updates is None else updates
+                self.sums[name] = model[name].to(torch.float64, copy=True)
+        updates = num_updates(state) or 0
         if updates >= self.newest_updates:
-            self.newest_updates = updates
-            self.newest, self.newest_path = state, path
-            self.dtypes = {name: tensor.dtype for name, tensor in averaged.items()}
-            self.twins = _shared_tensors(averaged)
-            model.update(dict.fromkeys(averaged))  # only the sums are still needed
+            self.newest, self.newest_path, self.newest_updates = state, path, updates
         self.paths.append(path)
 
-    def _check_same_model(self, path: Path, state: State, averaged: State) -> None:
+    def _check_same_model(self, path: Path, state: State, kinds: Mapping[str, str]) -> None:
         """Raise CommandError if a checkpoint has other entries, shapes or norms."""
         first = self.paths[0].name
-        problem = ""
-        if differing := set(state["model"]) ^ set(self.newest["model"]):
-            name = min(differing)
-            owner, other = (path.name, first) if name in state["model"] else (first, path.name)
-            problem = f"{owner} has the entry '{name}', but {other} does not"
-        elif differing := set(averaged) ^ set(self.sums):
-            problem = f"'{min(differing)}' is a floating-point tensor in only one of them"
-        for name, total in self.sums.items():
-            if not problem and averaged[name].shape != total.shape:
-                shape, expected = tuple(averaged[name].shape), tuple(total.shape)
-                problem = f"'{name}' has shape {shape} in {path.name}, but {expected} in {first}"
-        problem = problem or differing_norms(path, state, self.newest_path, self.newest)
+        differing = [
+            f"'{name}' is {kinds.get(name, 'absent')} in {path.name}, but "
+            f"{self.kinds.get(name, 'absent')} in {first}"
+            for name in sorted({*kinds, *self.kinds})
+            if kinds.get(name) != self.kinds.get(name)
+        ]
+        problem = (
+            differing[0]
+            if differing
+            else differing_norms(path, state, self.newest_path, self.newest)
+        )
         if problem:
             raise CommandError(
                 f"cannot average {path} with {first}: {problem}; "
@@ -161,26 +156,20 @@ class RunningMean:
         ``averaged_from`` lists the inputs' names, ``running_stats`` names the mode.
         """
         model = self.newest["model"]
-        for name, dtype in self.dtypes.items():
-            mean = (self.sums[name] / len(self.paths)).to(dtype)
-            twin = self.twins[name]
-            model[name] = model[twin] if twin != name and torch.equal(model[twin], mean) else mean
+        means: dict[tuple[Any, ...], torch.Tensor] = {}  # by the memory of the newest input
+        for name, total in self.sums.items():
+            newest = model[name]
+            mean = (total / len(self.paths)).to(newest.dtype)
+            tied = means.setdefault((newest.data_ptr(), newest.shape, newest.stride()), mean)
+            # an older input may have had two tensors where the newest has one
+            model[name] = tied if torch.equal(tied, mean) else mean
         self.newest["averaged_from"] = [path.name for path in self.paths]
         self.newest["running_stats"] = self.running_stats
         return self.newest
 
 
-def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return, for each name of a tensor, the first name of a tensor with the same memory."""
-    first: dict[tuple[Any, ...], str] = {}
-    return {
-        name: first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
-        for name, tensor in tensors.items()
-    }
-
-
-def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
-    """Read the checkpoints at ``paths`` one at a time, and add them up.
+def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
+    """Return the mean of the checkpoints at ``paths``, which are read one at a time.
 
     Raises:
         CommandError: a checkpoint is missing, unreadable, of another model or not finite, or two
@@ -193,12 +182,7 @@ def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
         if "averaged_from" in state:
             raise CommandError(f"{path} is itself an average; give the checkpoints of the training")
         mean.add(path, state)
-    return mean
-
-
-def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
-    """Return the mean of the checkpoints at ``paths``; raise CommandError as :func:`mean_of`."""
-    return mean_of(paths, running_stats).result()
+    return mean.result()
 
 
 def differing_norms(path: Path, state: State, other_path: Path, other: State) -> str:
@@ -214,12 +198,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
         return ""
     check_user_dir(state, path)
     check_user_dir(other, other_path)
-    try:
-        plan, other_plan = (settle(each, stacks_of(each)) for each in (settings, others))
-    except ValueError as error:
-        raise CommandError(
-            f"cannot compare the norms of {path} with those of {other_path}: {error}"
-        ) from error
+    plan, other_plan = (settle(each, stacks_of(each)) for each in (settings, others))
     # The runs may differ in schedule and initial weights
     names = (other_path.name, path.name)
     return "; ".join(differences(other_plan, plan, anew=True, names=names))
@@ -231,22 +210,16 @@ def _norm_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_distinct(paths: Sequence[Path]) -> None:
     """Raise CommandError if two paths are the same file, or copies of one."""
-    seen: dict[tuple[Any, ...], Path] = {}
+    seen: dict[bytes, Path] = {}
     for path in paths:
-        for mark in (("file", os.path.realpath(path)), ("content", _digest(path))):
-            if mark in seen:
-                other = seen[mark]
-                how = "the same file as" if mark[0] == "file" else "a copy of"
-                raise CommandError(
-                    f"{path} is {how} {other}: it would count twice in the mean; give each "
-                    "checkpoint once (checkpoint_best.pt and checkpoint_last.pt are copies)"
-                )
-            seen[mark] = path
-
-
-def _digest(path: Path) -> bytes:
-    with reading(path) as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
+        with reading(path) as stream:
+            digest = hashlib.file_digest(stream, "sha256").digest()
+        if digest in seen:
+            raise CommandError(
+                f"{path} is the same checkpoint as {seen[digest]}, and would count twice in the "
+                "mean; give each once (checkpoint_best.pt and checkpoint_last.pt are copies)"
+            )
+        seen[digest] = path
 
 
 def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
@@ -300,17 +273,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = _inputs(args)
     if os.path.realpath(args.output) in map(os.path.realpath, paths):
         raise CommandError(f"--output {args.output} is also an input; choose another name")
-    mean = mean_of(paths, args.running_stats)
-    state = mean.result()
-    if args.running_stats == "last":
-        check_user_dir(state, mean.newest_path)  # the model may have norms of the user's own
-        names = running_statistics(state["model"])
-        origin = f"running statistics taken from {mean.newest_path.name}"
-        print(
-            origin
-            if names
-            else "this model has no running statistics; only its weights are averaged"
-        )
+    state = average_checkpoints(paths, args.running_stats)
     save_checkpoint(state, args.output)
-    print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
+    print(f"averaged {', '.join(state['averaged_from'])} into {args.output}")
+    if args.running_stats == "last":
+        print(f"running statistics are those of update {num_updates(state)}")
     return 0

@@ -32,57 +32,37 @@ def build_model(
             code; the checkpoint's user dir was not imported.
     """
     from fairseq import checkpoint_utils
+    from fairseq.utils import split_paths
 
     import norm_plugin.models  # noqa: F401  registers the models that the checkpoint names
 
     state = load_checkpoint(checkpoint) if state is None else state
-    state = upgraded(state, data)
     if state.get("cfg") is None:
         raise CommandError(f"{checkpoint} has no entry 'cfg' with the settings of its run")
     check_user_dir(state, checkpoint)
-    folder = state["cfg"].task.data
-    check_data(folder, checkpoint, given=data is not None)
-    with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):
+    folders = str(data or state["cfg"]["task"]["data"])
+    for folder in map(Path, split_paths(folders)):
+        if not folder.is_dir():
+            raise CommandError(
+                f"the folder {folder} with the data of {checkpoint} does not exist; give the "
+                "folder of the binarized data, to norm-plugin fold by --data"
+            )
+    with fairseq_errors(f"build the model of {checkpoint} with the data in {folders}"):
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(checkpoint)], state=state
+            [str(checkpoint)], state=upgraded(state, folders)
         )
     return models[0], cfg, task
 
 
-def upgraded(state: State, data: Path | None) -> State:
+def upgraded(state: State, data: str) -> State:
     """Return a copy of ``state`` as fairseq's ``load_checkpoint_to_cpu`` returns it; tensors of the
-    model are not copied. ``data``: another folder of the data, or None."""
+    model are not copied. ``data``: the folder of the data."""
     from fairseq.checkpoint_utils import _upgrade_state_dict
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     settings = {key: value for key, value in state.items() if key not in OF_TENSORS}
     state = {**copy.deepcopy(settings), "model": dict(state["model"])}  # fairseq renames entries
-    if data is not None and state.get("args") is not None:
-        state["args"].data = str(data)
-    if state.get("cfg") is not None:
-        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-        if data is not None:
-            overwrite_args_by_name(state["cfg"], {"data": str(data)})
+    state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+    overwrite_args_by_name(state["cfg"], {"data": data})
     upgraded: State = _upgrade_state_dict(state)
     return upgraded
-
-
-def check_data(data: str, checkpoint: Path, given: bool) -> None:
-    """Raise CommandError unless each folder of ``data``, joined by colons, exists.
-
-    Args:
-        given: whether the user named it; otherwise it is that of the checkpoint.
-    """
-    from fairseq.utils import split_paths
-
-    for folder in split_paths(data):
-        if not Path(folder).is_dir() and given:
-            raise CommandError(
-                f"the folder {folder} does not exist; give the folder of the binarized data, with "
-                "dict.txt or dict.LANGUAGE.txt"
-            )
-        if not Path(folder).is_dir():
-            raise CommandError(
-                f"the data of {checkpoint}, {folder}, does not exist; "
-                "name the folder of the binarized data with --data"
-            )

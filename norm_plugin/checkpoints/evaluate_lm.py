@@ -14,7 +14,6 @@ With ``--windows`` it prints the loss of each window of the text, too, in the or
 from __future__ import annotations
 
 import argparse
-import ast
 import math
 import time
 from collections.abc import Sequence
@@ -84,11 +83,10 @@ def run(argv: Sequence[str]) -> Evaluation:
     args = options.parse_args_and_arch(parser, list(argv))
     if args.path is None:
         raise CommandError("--path is missing; give the checkpoint: --path FILE")
-    check_overrides(args.model_overrides)
     evaluation = Evaluation()
     scorer = eval_lm.SequenceScorer
     begin = int(getattr(args, "add_bos_token", False))  # which fairseq does not score
-    eval_lm.SequenceScorer = recording(scorer, evaluation, begin)
+    eval_lm.SequenceScorer = recording_scorer(scorer, evaluation, begin)
     try:
         with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
             results = eval_lm.main(convert_namespace_to_omegaconf(args))
@@ -106,7 +104,7 @@ def run(argv: Sequence[str]) -> Evaluation:
     return evaluation
 
 
-def recording(scorer: Any, evaluation: Evaluation, begin: int) -> Any:
+def recording_scorer(scorer: Any, evaluation: Evaluation, begin: int) -> Any:
     """Return a subclass of fairseq's scorer that adds what it scores to ``evaluation``.
 
     The first ``begin`` tokens of a window are left out.
@@ -128,7 +126,7 @@ def recording(scorer: Any, evaluation: Evaluation, begin: int) -> Any:
 
 
 def window_of(number: int, scores: Sequence[float]) -> Window:
-    """Return a window by log p of its tokens; fairseq prints six digits of them, which are added.
+    """Return a window from the log p of its tokens, rounded to six digits as fairseq prints them.
 
     Raises:
         DivergedError: a loss is not finite; fairseq would skip a token of probability 0, and the
@@ -139,19 +137,6 @@ def window_of(number: int, scores: Sequence[float]) -> Window:
             "the probability of a token of the text is 0 or NaN: the model has diverged"
         )
     return Window(number, len(scores), sum(-round(score, 6) / math.log(2) for score in scores))
-
-
-def check_overrides(text: str) -> None:
-    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is a literal."""
-    try:
-        overrides = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        overrides = None
-    if not isinstance(overrides, dict):
-        raise CommandError(
-            f"--model-overrides is {text[:60]!r}; it must be a dictionary of literals, such as "
-            "{'dropout': 0.1}"
-        )
 
 
 def user_dir_in(argv: Sequence[str]) -> Path | None:

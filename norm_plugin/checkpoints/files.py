@@ -28,7 +28,7 @@ NAMES = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 FOLDED = "folded_norms"  # an entry that norm_plugin.checkpoints.fold writes
 
 # Everything that torch.load raises for a file that is not a checkpoint, or only part of one.
-UNREADABLE = (
+LOAD_ERRORS = (
     RuntimeError,
     EOFError,
     LookupError,
@@ -41,7 +41,7 @@ UNREADABLE = (
 )
 # Buffers of fairseq's adaptive input and softmax that only carry a dtype and a device. Their one
 # value is uninitialized memory, for example NaN, and is never read.
-UNREAD = "_float_tensor"
+UNUSED_BUFFER = "_float_tensor"
 PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 
@@ -61,13 +61,13 @@ def load_checkpoint(path: Path) -> State:
     with reading(path) as stream:
         try:
             _check_archive(stream)
-        except UNREADABLE as error:
+        except LOAD_ERRORS as error:
             raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
         try:
             state = read_state(stream, path)
         except (RefusedContentError, UnsafeSettingError) as error:
             raise CommandError(str(error)) from error
-        except UNREADABLE as error:
+        except LOAD_ERRORS as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise CommandError(
                 f"checkpoint {path} cannot be read; it may be truncated or damaged ({reason})"
@@ -78,7 +78,7 @@ def load_checkpoint(path: Path) -> State:
 
 
 def _check_archive(stream: BinaryIO) -> None:
-    """Raise one of UNREADABLE if an entry's checksum is wrong, which torch does not check."""
+    """Raise one of LOAD_ERRORS if an entry's checksum is wrong, which torch does not check."""
     if stream.read(1) != PICKLE_START:
         with zipfile.ZipFile(stream) as archive:
             # torch compresses nothing, and skips the content of entries marked as folders
@@ -113,7 +113,7 @@ def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
 def is_averaged(name: str, value: Any) -> bool:
     """Return whether an entry of a model's state is averaged, not taken from the newest."""
     floating = torch.is_tensor(value) and value.is_floating_point()
-    return floating and name.rpartition(".")[2] != UNREAD
+    return floating and name.rpartition(".")[2] != UNUSED_BUFFER
 
 
 def check_finite(path: Path, model: State) -> None:

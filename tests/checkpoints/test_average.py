@@ -62,25 +62,22 @@ def test_counters_and_switches_come_from_the_newest(tmp_path, save_checkpoint_fi
     assert state["optimizer_history"][-1]["num_updates"] == 40
 
 
-def test_tied_tensors_stay_tied(tmp_path, save_checkpoint_file) -> None:
+def test_tied_tensors_stay_tied_if_their_means_are_equal(tmp_path, save_checkpoint_file) -> None:
     for i in (1, 2):
-        shared = torch.full((3, 2), float(i))
-        save_checkpoint_file(tmp_path / f"{i}.pt", embed=shared, project=shared, other=shared * 2)
+        tied, newly_tied = torch.full((3, 2), float(i)), torch.full((2,), float(i))
+        save_checkpoint_file(
+            tmp_path / f"{i}.pt",
+            updates=i,
+            embed=tied,
+            project=tied,
+            a=newly_tied,
+            b=newly_tied if i == 2 else torch.zeros(2),
+        )
     model = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
     assert torch.equal(model["embed"], torch.full((3, 2), 1.5))
     assert model["embed"].data_ptr() == model["project"].data_ptr()
-    assert torch.equal(model["other"], torch.full((3, 2), 3.0))
-
-
-def test_tensors_tied_only_in_the_newest_keep_their_own_means(
-    tmp_path, save_checkpoint_file
-) -> None:
-    save_checkpoint_file(tmp_path / "1.pt", updates=1, a=torch.zeros(2), b=torch.ones(2))
-    shared = torch.full((2,), 4.0)
-    save_checkpoint_file(tmp_path / "2.pt", updates=2, a=shared, b=shared)
-    model = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
-    assert model["a"].tolist() == [2.0, 2.0]
-    assert model["b"].tolist() == [2.5, 2.5]
+    assert model["a"].tolist() == [1.5, 1.5]
+    assert model["b"].tolist() == [1.0, 1.0]
 
 
 def test_the_output_keeps_settings_and_drops_the_optimizer(tmp_path, save_checkpoint_file) -> None:
@@ -138,13 +135,9 @@ def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, damage) 
 @pytest.mark.parametrize(
     ("second", "named"),
     [
-        (
-            {"w": torch.ones(2), "extra": torch.ones(2)},
-            "2.pt has the entry 'extra', but 1.pt does not",
-        ),
-        ({"v": torch.ones(2)}, "2.pt has the entry 'v', but 1.pt does not"),
-        ({"w": torch.ones(3)}, r"'w' has shape \(3,\) in 2.pt, but \(2,\) in 1.pt"),
-        ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is a floating-point tensor in only one"),
+        ({"v": torch.ones(2)}, r"'v' is of shape \(2,\) in 2.pt, but absent in 1.pt"),
+        ({"w": torch.ones(3)}, r"'w' is of shape \(3,\) in 2.pt, but of shape \(2,\) in 1.pt"),
+        ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is not averaged in 2.pt, but of shape"),
     ],
 )
 def test_another_model_is_refused(tmp_path, save_checkpoint_file, second, named) -> None:
@@ -183,25 +176,18 @@ def test_memory_that_fairseq_never_fills_may_hold_anything(tmp_path, save_checkp
     assert all(torch.isfinite(v).all() for key, v in model.items() if key.endswith("weight"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("path", "the same file as"), ("symlink", "the same file as"), ("copy", "a copy of")],
-)
-def test_a_checkpoint_given_twice_is_refused(tmp_path, save_checkpoint_file, kind, said) -> None:
+@pytest.mark.parametrize("kind", ["path", "copy"])
+def test_a_checkpoint_given_twice_is_refused(tmp_path, save_checkpoint_file, kind) -> None:
     path = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
     other = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=2)
     again = tmp_path / "checkpoint_best.pt"
     if kind == "path":
         again = path
-    elif kind == "symlink":
-        again.symlink_to(path)
     else:
         again.write_bytes(path.read_bytes())
-    with pytest.raises(CommandError, match=f"^{again} is {said} {path}: it would count twice"):
+    with pytest.raises(CommandError, match=f"^{again} is the same checkpoint as {path}, and would"):
         average(path, other, again, output=tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
-    with pytest.raises(CommandError, match="the same file as"):
-        average_checkpoints([path, path])
 
 
 def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.utils import import_user_module
 from forked import run_forked
 from tiny_run import run_state
 
@@ -73,7 +74,7 @@ def test_its_norms_are_known(tmp_path, data) -> None:
     argv += ["--user-dir", plugin, "--inputs", *paths, "--output", output]
     result = run_forked("norm_plugin", "average", *argv)
     assert result.returncode == 0, result.stderr[-2000:]
-    assert result.stdout.startswith("running statistics taken from 2.pt")
+    assert result.stdout.endswith("running statistics are those of update 2\n")
     model = load_checkpoint(output)["model"]
     heights = [value for name, value in model.items() if name.endswith(".height")]
     assert len(heights) == 3
@@ -103,18 +104,11 @@ def test_a_user_dir_that_the_comparison_of_norms_needs(tmp_path, data, number) -
         average_checkpoints(paths)
 
 
-def test_the_user_dir_may_lie_elsewhere_now(tmp_path, monkeypatch) -> None:
-    from fairseq.utils import import_user_module
-
+def test_a_user_dir_and_this_plugin_may_lie_elsewhere_now(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(import_user_module, "memo", {"/here/now/theirs"}, raising=False)
-    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/theirs"}}}, tmp_path)
+    import_user_dir(Path("/nowhere/norm_plugin"))
+    for user_dir in ("/nowhere/theirs", "/nowhere/norm_plugin", None):
+        check_user_dir({"cfg": {"common": {"user_dir": user_dir}}}, tmp_path)
+    check_user_dir({"model": {}}, tmp_path)
     with pytest.raises(CommandError, match="common.user_dir"):
         check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/others"}}}, tmp_path)
-
-
-def test_this_plugin_may_lie_elsewhere_now(tmp_path) -> None:
-    import_user_dir(Path("/nowhere/norm_plugin"))
-    import_user_dir(None)
-    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/norm_plugin"}}}, tmp_path)
-    check_user_dir({"cfg": {"common": {"user_dir": None}}}, tmp_path)
-    check_user_dir({"model": {}}, tmp_path)

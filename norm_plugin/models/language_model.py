@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
@@ -18,30 +18,33 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.segments import TASK
 from norm_plugin.models.stacks import NormTransformerDecoder
 
-FAIRSEQS_NORMFORMER = ("scale_fc", "scale_attn", "scale_heads", "scale_resids")
-"""fairseq's own flags that add LayerNorms and scales, which the plan does not cover."""
-
 
 @register_model("norm_transformer_lm")
 class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
-    """fairseq's language model; with ``--norm-type layernorm`` it is the stock model."""
+    """fairseq's language model; with ``--norm-type layernorm`` it is the stock model.
+
+    Attributes:
+        refused: why a flag of fairseq's language models does not apply here, by key.
+    """
 
     sides = ("decoder",)
     tasks: ClassVar[tuple[str, ...]] = ("language_modeling", TASK)
     stock_settings: ClassVar[type[FairseqDataclass]] = TransformerLanguageModelConfig
     decoder_type: ClassVar[type[NormTransformerDecoder]] = NormTransformerDecoder
+    refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("scale_fc", "scale_attn", "scale_heads", "scale_resids"),
+            f"it adds norms of fairseq's own; for NormFormer, give {flag_of(PLACEMENT)} normformer",
+        ),
+        "base_layers": "it adds layers with norms of fairseq's own",
+    }
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
-        """Build as :meth:`NormModel.build_model`; ValueError also for fairseq's own extra norms."""
-        for key in FAIRSEQS_NORMFORMER:
+        """Build as :meth:`NormModel.build_model`; ValueError also for flags that do not apply."""
+        for key, reason in cls.refused.items():
             if getattr(args, key, None):
-                raise ValueError(
-                    f"{flag_of(key)} adds norms of fairseq's own: drop it; for NormFormer, give "
-                    f"{flag_of(PLACEMENT)} normformer"
-                )
-        if getattr(args, "base_layers", None):
-            raise ValueError("--base-layers adds layers with norms of fairseq's own: drop it")
+                raise ValueError(f"{flag_of(key)} is not possible in this model: {reason}; drop it")
         with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
             args.max_target_positions = positions(args, task)
         return super().build_model(args, task)

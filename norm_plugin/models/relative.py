@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, make_dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 
-from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import lm_defaults, set_missing
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.language_model import NormTransformerLanguageModel
 from norm_plugin.models.settle import chosen_placement
 from norm_plugin.models.stacks import NormTransformerDecoder
 from norm_plugin.norms import Norm
@@ -154,24 +152,6 @@ class RelativeDecoder(NormTransformerDecoder):
             prev_output_tokens, incremental_state=incremental_state, **more
         )
         return (x if features_only else self.output_layer(x)), extra
-
-
-class RelativeLanguageModel(NormTransformerLanguageModel):
-    """A language model with such a stack.
-
-    Attributes:
-        refused: why a flag of fairseq's language models does not apply here, by key.
-    """
-
-    refused: ClassVar[Mapping[str, str]]
-
-    @classmethod
-    def build_model(cls, args: Any, task: Any) -> Any:
-        """Build as :meth:`NormModel.build_model`; ValueError also for flags that do not apply."""
-        for key, reason in cls.refused.items():
-            if getattr(args, key, None):
-                raise ValueError(f"{flag_of(key)} is not possible in this model: {reason}; drop it")
-        return super().build_model(args, task)
 
 
 def set_defaults(args: Any, settings: Settings) -> None:

@@ -42,12 +42,12 @@ from torch import Tensor, nn
 from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.language_model import NormTransformerLanguageModel
 from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
     RelativeDecoder,
-    RelativeLanguageModel,
     Settings,
     draw,
     set_defaults,
@@ -217,18 +217,18 @@ class TensorizedDecoder(RelativeDecoder):
 
 
 @register_model(MODEL)
-class NormTensorizedLanguageModel(RelativeLanguageModel):
+class NormTensorizedLanguageModel(NormTransformerLanguageModel):
     """The tensorized Transformer with a chosen norm at every site."""
 
     stock_settings = settings_class("TensorizedConfig", SETTINGS)
     decoder_type = TensorizedDecoder
     decoder: TensorizedDecoder
     refused = {
+        **NormTransformerLanguageModel.refused,
         "attention_dropout": "it has no attention weights",
         "decoder_learned_pos": "its positions are sinusoids",
         "decoder_xformers_att_config": "it has its own attention",
         "quant_noise_pq": "it has its own attention",
-        "base_layers": "they have no block-term attention",
     }
 
     @classmethod

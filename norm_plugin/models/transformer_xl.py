@@ -39,12 +39,12 @@ from torch import Tensor, nn
 
 from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.language_model import NormTransformerLanguageModel
 from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
     RelativeDecoder,
-    RelativeLanguageModel,
     Settings,
     draw,
     set_defaults,
@@ -274,7 +274,7 @@ class TransformerXLDecoder(RelativeDecoder):
 
 
 @register_model(MODEL)
-class NormTransformerXL(RelativeLanguageModel):
+class NormTransformerXL(NormTransformerLanguageModel):
     """Transformer-XL with a chosen norm at every site."""
 
     tasks = (TASK,)
@@ -282,10 +282,10 @@ class NormTransformerXL(RelativeLanguageModel):
     decoder_type = TransformerXLDecoder
     decoder: TransformerXLDecoder
     refused = {
+        **NormTransformerLanguageModel.refused,
         "decoder_layerdrop": "a dropped layer would have no memory for the next segment",
         "decoder_learned_pos": "its positions are relative",
         "decoder_xformers_att_config": "it has its own attention",
-        "base_layers": "they have no memory",
     }
 
     @classmethod

@@ -22,11 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from norm_plugin.declarations.flags import PLAIN
-
 FIXNORM = "fixnorm"
-EMBEDDINGS = (PLAIN, FIXNORM)
-"""The values of ``--norm-embedding``."""
 TINY = 1e-12  # far below the length of any row other than 0
 
 
@@ -74,15 +70,7 @@ def fix_output_layer(output: nn.Linear) -> UnitLinear:
 
 
 def check_embedding(settings: object, embedding: str) -> None:
-    """Raise ValueError if the embeddings or the output layer are not a single matrix, or quantized.
-
-    fairseq's quantization of ``quant_noise_scalar`` knows the classes of torch alone.
-    """
-    if embedding == FIXNORM and getattr(settings, "quant_noise_scalar", None):
-        raise ValueError(
-            "--quant-noise-scalar cannot quantize the embeddings of --norm-embedding fixnorm: drop "
-            "one of the two flags"
-        )
+    """Raise ValueError if the embeddings or the output layer are not a single matrix."""
     for key in ("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings"):
         value: Any = getattr(settings, key, None)
         if embedding == FIXNORM and value:

@@ -51,11 +51,6 @@ def test_input_and_output_have_vectors_of_one_length(flags, build, batch):
     assert len(ids) == (1 if flags else 3)
 
 
-def test_quantization_which_does_not_know_it_is_refused(build):
-    with pytest.raises(ValueError, match="--quant-noise-scalar cannot quantize the embeddings"):
-        build(*FIXNORM, "--quant-noise-scalar", "0.1")
-
-
 @pytest.mark.parametrize("flags", [SHARED, ()], ids=["shared", "apart"])
 def test_the_length_of_a_stored_vector_has_no_effect(flags, build, batch):
     model = build(*FIXNORM, *flags).double().eval()

@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from norm_plugin import __version__
 from norm_plugin.io.command_line import (
@@ -26,6 +26,9 @@ from norm_plugin.io.command_line import (
     hide_warnings,
     run_command,
 )
+
+if TYPE_CHECKING:
+    from norm_plugin.declarations.option import NormDeclaration
 
 LAB = "norm_lab"
 """The package that adds verbs, if present: not beside a mere copy of the plugin."""
@@ -144,7 +147,7 @@ def list_norms(argv: Sequence[str]) -> int:
     from norm_plugin.declarations.flags import site_flags
     from norm_plugin.declarations.reading import read_norms
 
-    print("\n\n".join(map(norm_text, read_norms())))
+    print("\n\n".join(map(norm_text, read_norms().values())))
     if find_spec("fairseq") is not None:  # an installation for plain torch has no sites
         print("\nsites")
         for flag, text in site_flags():
@@ -152,12 +155,9 @@ def list_norms(argv: Sequence[str]) -> int:
     return 0
 
 
-def norm_text(name: str) -> str:
+def norm_text(norm: NormDeclaration) -> str:
     """Return the name, formula, paper and options of a norm as text."""
-    from norm_plugin.declarations.reading import read_norms
-
-    norm = read_norms()[name]
-    lines = [name, f"    {norm.formula}", f"    {norm.paper}"]
+    lines = [norm.name, f"    {norm.formula}", f"    {norm.paper}"]
     if norm.released:
         lines.append(f"    its released code: {norm.released}")
     for option in norm.options:

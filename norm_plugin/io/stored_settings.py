@@ -35,7 +35,6 @@ EVALUATED = frozenset(
 PROGRAMS = frozenset(("post_save_script",))  # fairseq runs the program that they name
 USER_DIR = "user_dir"  # fairseq imports this folder
 SIDES = ("encoder_", "decoder_")  # fairseq treats a flag with this prefix as a setting of one side
-MOST_COPIES = 1000
 
 
 class UnsafeSettingError(ValueError):
@@ -137,11 +136,8 @@ def _is_literal(node: ast.expr) -> bool:
         return (
             isinstance(node.left, (ast.List, ast.Tuple))
             and _is_literal(node.left)
-            and (
-                isinstance(node.right, ast.Constant)
-                and type(node.right.value) is int
-                and node.right.value <= MOST_COPIES
-            )
+            and isinstance(node.right, ast.Constant)
+            and type(node.right.value) is int
         )
     try:
         ast.literal_eval(node)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -84,10 +84,10 @@ def lm_defaults(args: Any) -> None:
             set_missing(args, **{field.name: field.default})
 
 
-def call_in_order(functions: Sequence[Callable[[Any], None]], args: Any) -> None:
-    """Call the functions in order; each fills in what the previous ones have left unset."""
-    for function in functions:
-        function(args)
+def complete_lm(fill_defaults: Callable[[Any], None], args: Any) -> None:
+    """Call the function of an architecture, then set what it leaves to fairseq's defaults."""
+    fill_defaults(args)
+    lm_defaults(args)
 
 
 def stock_architectures(model: str) -> dict[str, Callable[[Any], None]]:
@@ -173,7 +173,7 @@ register(
 register(
     "norm_transformer_lm",
     {
-        name: functools.partial(call_in_order, (fill_defaults, lm_defaults))
+        name: functools.partial(complete_lm, fill_defaults)
         for name, fill_defaults in {
             **stock_architectures("transformer_lm"),
             "norm_transformer_lm": lm_defaults,

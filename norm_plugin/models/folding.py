@@ -135,7 +135,7 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     for site in sites:
         try:
             steps[site] = [
-                (owner, _inference_map(model, owner, site), _maps_beside(model, owner, site))
+                (owner, _inference_map(model, owner, site), _neighboring_maps(model, owner, site))
                 for owner in _owners(model, site)
             ]
         except CannotFold as reason:
@@ -149,11 +149,12 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     for site, of_site in steps.items():
         norms, maps = [], []
         for owner, channel_map, linears in of_site:
-            norms.append(paths[getattr(owner, site.attribute)])
+            norm: Any = getattr(owner, site.attribute)
+            norms.append(paths[norm])
             maps += [paths[linear] for linear in linears]
             for linear in linears:
                 fold_into(linear, channel_map, before=site.slot == OUTPUT)
-            _replace_by_identity(owner, site.attribute)
+            setattr(owner, site.attribute, build_norm(IDENTITY, norm.dim))
         setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
         model.cfg.plan = model.cfg.plan.without(site)
         foldings.append(Folding(site, names[site], norms=tuple(norms), maps=tuple(maps)))
@@ -171,11 +172,6 @@ def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> 
         weight, bias = linear.weight.double(), linear.bias.double()
         linear.bias.copy_(gain * bias + offset if before else bias + weight @ offset)
         linear.weight.copy_(weight * (gain.unsqueeze(-1) if before else gain))
-
-
-def _replace_by_identity(owner: nn.Module, attribute: str) -> None:
-    """Replace a norm by the identity."""
-    setattr(owner, attribute, build_norm(IDENTITY, getattr(owner, attribute).dim))
 
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
@@ -212,7 +208,7 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceA
     return channel_map
 
 
-def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
+def _neighboring_maps(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
     """Return the linear maps to fold the norm of ``site`` in ``owner`` into; raise CannotFold."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj receive the outputs of both encoder and decoder")

@@ -71,11 +71,6 @@ def stored_state(path: str) -> dict[str, Any]:
     return state
 
 
-def stored_settings(path: str) -> dict[str, Any] | None:
-    """Return the settings of the model in the checkpoint at ``path``, or None if it has none."""
-    return settings_of(stored_state(path))
-
-
 def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> Sequence[str]:
     """Return the stacks of the model with these flat settings; ``otherwise`` if it is not ours."""
     arch = settings.get("arch") or settings.get("_name")
@@ -146,7 +141,7 @@ def check_resuming(
         ValueError: a norm, an option or the placement differs; the message names both. Or the
             checkpoint is of another kind of model.
     """
-    given, stored = flat_settings(settings), stored_settings(path)
+    given, stored = flat_settings(settings), settings_of(stored_state(path))
     if stored is None:
         logger.warning("%s does not say with which norms it was trained; not checked", path)
         return None

@@ -153,7 +153,7 @@ def chosen(settings: object, key: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _placement_flag(settings: object, side: str) -> str | None:
+def _given_placement(settings: object, side: str) -> str | None:
     return chosen(settings, PLACEMENT_OF[side]) or chosen(settings, PLACEMENT)
 
 
@@ -169,7 +169,7 @@ def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str
     # vars, not getattr: a user's placement may inherit from one that fairseq has
     by_flag = {vars(cls).get("normalize_before"): name for name, cls in PLACEMENTS.items()}
     return {
-        side: _placement_flag(settings, side)
+        side: _given_placement(settings, side)
         or by_flag[bool(getattr(settings, f"{side}_normalize_before", 0))]
         for side in sides
     }
@@ -186,7 +186,7 @@ def apply_placement(
         ValueError: the flags contradict each other or the architecture.
     """
     for side in sides:
-        given = _placement_flag(settings, side)
+        given = _given_placement(settings, side)
         if given and arch_placement and given != arch_placement:
             raise ValueError(
                 f"placement {given} of the {side} contradicts the architecture, which is "

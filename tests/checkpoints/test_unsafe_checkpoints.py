@@ -183,7 +183,6 @@ def test_literals_are_taken(value) -> None:
         "(1).real",
         "[1] + f()",
         "[f()] * 2",
-        "[0] * 1000000000",
         "2 * 3",
         "9 ** 9 ** 9",
         "(lambda: 1)",

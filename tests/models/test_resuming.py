@@ -11,7 +11,7 @@ from composed import configure
 
 from in_process import command, everywhere, train_here
 from norm_plugin.models.other_norms import loading_other_norms, same_parameters
-from norm_plugin.models.resuming import differences, flat_settings, stored_settings
+from norm_plugin.models.resuming import differences, flat_settings, settings_of, stored_state
 from norm_plugin.models.settle import settle
 from norm_plugin.norms import Norm
 
@@ -55,50 +55,51 @@ ENCODER = "encoder-self, encoder-ffn, encoder-final"
 EVERYWHERE = f"{ENCODER}, decoder-self, decoder-cross, decoder-ffn, decoder-final"
 
 
+OWN_START = (*POWERNORM, "--warmup-updates", 9, "--norm-init", "kaiming")
+"""The schedule and the initialization of another run."""
+
+
 @pytest.mark.parametrize(
     ("stored", "given", "said"),
     [
-        (LAYERNORM, GROUPNORM, f"norm of {EVERYWHERE}: stored layernorm, given groupnorm"),
-        (LAYERNORM, POWERNORM, f"norm of {ENCODER}: stored layernorm, given powernorm"),
+        (LAYERNORM, LAYERNORM, []),
+        (LAYERNORM, GROUPNORM, [f"norm of {EVERYWHERE}: stored layernorm, given groupnorm"]),
+        (LAYERNORM, POWERNORM, [f"norm of {ENCODER}: stored layernorm, given powernorm"]),
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-type-decoder-cross", "groupnorm"),
-            "norm of decoder-cross: stored layernorm, given groupnorm",
+            ["norm of decoder-cross: stored layernorm, given groupnorm"],
         ),
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-eps", 1e-3),
-            f"eps of layernorm of {EVERYWHERE}: stored 1e-05, given 0.001",
-        ),
-        (
-            LAYERNORM,
-            (*LAYERNORM, "--norm-init", "kaiming"),
-            "norm_init of encoder layers, decoder layers: stored xavier, given kaiming",
+            [f"eps of layernorm of {EVERYWHERE}: stored 1e-05, given 0.001"],
         ),
         (
             POWERNORM,
-            (*POWERNORM, "--warmup-updates", 9),
-            f"warmup_updates of powernorm of {ENCODER}: stored 4, given 9",
+            OWN_START,
+            [
+                f"warmup_updates of powernorm of {ENCODER}: stored 4, given 9",
+                "norm_init of encoder layers, decoder layers: stored xavier, given kaiming",
+            ],
+        ),
+        (
+            LAYERNORM,
+            ("--encoder-normalize-before",),
+            [
+                "placement of decoder: stored pre, given post",
+                "norm of decoder-final: stored layernorm, given absent",
+            ],
         ),
     ],
 )
 def test_what_differs_is_named(stored, given, said):
-    assert differences_of(stored, given) == [said]
-    assert differences_of(stored, stored) == differences_of(given, given) == []
-
-
-def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
-    assert differences_of(LAYERNORM, ("--encoder-normalize-before",)) == [
-        "placement of decoder: stored pre, given post",
-        "norm of decoder-final: stored layernorm, given absent",
-    ]
+    assert differences_of(stored, given) == said
 
 
 def test_a_new_start_has_a_schedule_and_an_initialization_of_its_own():
-    own = (*POWERNORM, "--warmup-updates", 9, "--norm-init", "kaiming")
-    assert len(differences_of(POWERNORM, own)) == 2
-    assert differences_of(POWERNORM, own, anew=True) == []
-    assert len(differences_of(POWERNORM, (*own, "--norm-alpha-fwd", 0.5), anew=True)) == 1
+    assert differences_of(POWERNORM, OWN_START, anew=True) == []
+    assert len(differences_of(POWERNORM, (*OWN_START, "--norm-alpha-fwd", 0.5), anew=True)) == 1
 
 
 def test_kernels_and_other_words_for_the_same_may_differ():
@@ -258,10 +259,11 @@ def test_heads_decide_the_groups_of_released_powernorm():
 def test_nested_settings_of_a_stock_model_are_read(tmp_path):
     nested = {"encoder": {"normalize_before": True, "attention_heads": 2}, "dropout": 0.1}
     torch.save({"cfg": {"model": nested}, "model": {}}, tmp_path / "nested.pt")
-    stored = stored_settings(str(tmp_path / "nested.pt"))
+    stored = settings_of(stored_state(str(tmp_path / "nested.pt")))
     assert stored["encoder_normalize_before"] is True and stored["dropout"] == 0.1
     old = argparse.Namespace(decoder_normalize_before=True)
     torch.save(
         {"args": old, "model": {}}, tmp_path / "old.pt", _use_new_zipfile_serialization=False
     )
-    assert stored_settings(str(tmp_path / "old.pt")) == {"decoder_normalize_before": True}
+    stored = settings_of(stored_state(str(tmp_path / "old.pt")))
+    assert stored == {"decoder_normalize_before": True}

@@ -65,32 +65,25 @@ def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
     assert sorted(lines) == sorted(wanted)
 
 
-def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return x - x.mean()", "FAIL own: batch_statistics: it mixes positions"),
+        ("raise SystemExit(0)", "FAIL own: shape: SystemExit: 0"),
+        ("raise Exception('why')", "FAIL own: shape: Exception: why"),
+    ],
+)
+def test_a_norm_that_fails_or_raises_anything_ends_with_status_1(body, said, tmp_path, capsys):
     source = (
         "from norm_plugin.norms import Norm, register_norm\n"
         '@register_norm("own", formula="x", paper="none")\n'
         "class Own(Norm):\n"
         "    def normalize(self, x, valid):\n"
-        "        return x - x.mean()\n"
-    )
-    with pytest.raises(CommandError, match=rf"^\d of {len(CHECKS)} checks failed$"):
-        check(write(tmp_path / "own_broken", source))
-    assert "FAIL own: batch_statistics: it mixes positions" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("raised", ["SystemExit(0)", "Exception('why')"])
-def test_a_norm_that_raises_anything_fails_the_check(raised, tmp_path, capsys):
-    name = f"raising_{raised[:6].lower()}"
-    source = (
-        "from norm_plugin.norms import Norm, register_norm\n"
-        f'@register_norm("{name}", formula="x", paper="none")\n'
-        "class Own(Norm):\n"
-        "    def normalize(self, x, valid):\n"
-        f"        raise {raised}\n"
+        f"        {body}\n"
     )
     with pytest.raises(CommandError, match=rf"^\d+ of {len(CHECKS)} checks failed$"):
-        check(write(tmp_path / name, source))
-    assert f": {raised.partition('(')[0]}: " in capsys.readouterr().out
+        check(write(tmp_path / f"own_{len(body)}", source))
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -112,12 +105,6 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
         write(folder, source)
     with pytest.raises(CommandError, match=message):
         check(folder)
-
-
-def test_a_loop_of_links_is_no_folder(tmp_path):
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(CommandError, match="loop is not a folder; give the folder for --user-dir"):
-        check(tmp_path / "loop")
 
 
 def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):

@@ -75,11 +75,3 @@ def test_anything_else_is_refused_by_name(tmp_path, what) -> None:
         load_checkpoint(path)
     with pytest.raises(RefusedContentError, match=message):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
-
-
-def test_lists_that_were_stored_for_arrays_are_counted_on() -> None:
-    """Versions before this one stored lists."""
-    meter = AverageMeter()
-    meter.load_state_dict({"val": [1, 2], "sum": [4, 6], "count": 2, "round": None})
-    meter.update(np.array([5, 6]))
-    assert meter.avg.tolist() == [3, 4]

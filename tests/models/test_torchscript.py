@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import torch
-from fairseq import models, options
-
-from conftest import SMALL
 
 SIZES = (("embed-dim", 128), ("ffn-embed-dim", 256), ("attention-heads", 4))
 
 
-def test_a_model_with_layernorm_is_scripted_as_stock(build, task, batch):
+def test_a_model_with_layernorm_is_scripted_as_stock(build, batch):
     ours = build("--norm-type", "layernorm").eval()
     flags = [f"--{side}-{name}={value}" for side in ("encoder", "decoder") for name, value in SIZES]
-    command = ["DATA", "--arch", "transformer", "--decoder-output-dim=128", *SMALL, *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), command)
-    stock = models.build_model(args, task).eval()
+    stock = build("--decoder-output-dim=128", *flags, arch="transformer").eval()
     stock.load_state_dict(ours.state_dict())
     scripted = torch.jit.script(stock)
     logits, _ = scripted(batch["src_tokens"], batch["src_lengths"], batch["prev_output_tokens"])

@@ -24,8 +24,6 @@ from norm_plugin.kernels.triton.tiles import (
     tiling,
 )
 
-FUNCTIONS = ("tanh", "erf")
-
 
 @triton.jit
 def value_of(v: tl.tensor, erf: tl.constexpr) -> Any:
@@ -126,12 +124,6 @@ def backward_kernel(
     tl.store(own_ptr + 2 * num_channels + 1, tl.sum(tl.sum(dshift, 1), 0))
 
 
-def _is_erf(function: str) -> bool:
-    if function not in FUNCTIONS:
-        raise ValueError(f"function is {function!r}; choose from {', '.join(FUNCTIONS)}")
-    return function == "erf"
-
-
 @replayed(5)
 def pointwise_forward(
     x: Tensor,
@@ -141,13 +133,13 @@ def pointwise_forward(
     bias: Tensor,
     function: str,
 ) -> Tensor:
-    """Return weight * f(slope x + shift) + bias; f: tanh or erf; slope, shift: (1,)."""
+    """Return weight * f(slope x + shift) + bias; f: ``tanh`` or ``erf``; slope, shift: (1,)."""
     check(x)
     x = aligned(x)
     tiles = tiling(x.size(-1), 0)
     y = empty_like(x)
     args = (y, slope, shift, weight, bias)
-    constants = (_is_erf(function),)
+    constants = (function == "erf",)
     launch_pass(forward_kernel, x, tiles, num_tiles(x, tiles), *args, constants=constants)
     return y
 
@@ -169,7 +161,7 @@ def pointwise_backward(
     programs = num_programs(x, tiles)
     dx, sums = empty_like(x), empty(x, programs, 2 * channels + 2)
     args = (dy, dx, slope, shift, weight, sums)
-    launch_pass(backward_kernel, x, tiles, programs, *args, constants=(_is_erf(function),))
+    launch_pass(backward_kernel, x, tiles, programs, *args, constants=(function == "erf",))
     total = add_partial_sums(sums)
     dweight, dbias, dslope, dshift = total.split([channels, channels, 1, 1])
     return dx, dslope, dshift, dweight, dbias

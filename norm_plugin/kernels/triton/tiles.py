@@ -53,13 +53,8 @@ def tiling(num_channels: int, groups: int) -> Tiling:
     """Return the tiling of passes that sum over ``groups`` groups of a row's channels.
 
     Args:
-        groups: the number of groups; 0: rows are not summed.
-
-    Raises:
-        ValueError: the groups do not divide the channels.
+        groups: the number of groups, which divides the channels; 0: rows are not summed.
     """
-    if groups and num_channels % groups:
-        raise ValueError(f"groups is {groups}; it must divide the {num_channels} channels")
     group_size = num_channels // groups if groups else min(num_channels, GROUP_SIZE)
     block_n = triton.next_power_of_2(group_size)
     block_m = max(1, TILE_NUMBERS // block_n)

@@ -70,7 +70,7 @@ def draw(module: nn.Module) -> None:
 class RelativeDecoder(NormTransformerDecoder):
     """A stack whose attentions share u and v.
 
-    A subclass builds its layers and computes the features.
+    A subclass names its layers and computes the features.
 
     Attributes:
         content_bias, position_bias: u and v, (heads, channels of a head).
@@ -78,7 +78,8 @@ class RelativeDecoder(NormTransformerDecoder):
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        shape = self.shape_of_biases(cfg)
+        attention: Any = next(self.layers.children()).self_attn
+        shape = attention.num_heads, attention.head_dim
         self.content_bias = nn.Parameter(torch.empty(shape).normal_(std=STD))
         self.position_bias = nn.Parameter(torch.empty(shape).normal_(std=STD))
         # last, so that all other weights are the same with any norm
@@ -86,11 +87,6 @@ class RelativeDecoder(NormTransformerDecoder):
             for name, gain in norm.named_parameters(recurse=False):
                 if name == "weight":
                     gain.data.add_(torch.empty_like(gain).normal_(std=STD))
-
-    @staticmethod
-    def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
-        """Return the shape of u and v."""
-        raise NotImplementedError
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:
         """Build the output layer as fairseq does, with a bias and these initial weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
 from fairseq.modules import LayerDropModuleList
@@ -125,8 +125,9 @@ class NormTransformerEncoder(TransformerEncoderBase):
 
 
 class NormTransformerDecoder(TransformerDecoderBase):
-    """A stack of :class:`NormTransformerDecoderLayer`."""
+    """A stack of :class:`NormTransformerDecoderLayer`, or of the layers of a subclass."""
 
+    layer_type: ClassVar[type[NormTransformerDecoderLayer]] = NormTransformerDecoderLayer
     output_projection: nn.Linear
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
@@ -135,7 +136,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
         apply_plan(self, cfg, "decoder")
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        layer = NormTransformerDecoderLayer(cfg, next(self.plans), no_encoder_attn)
+        layer = self.layer_type(cfg, next(self.plans), no_encoder_attn)
         return wrap_layer(layer, cfg)
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:

@@ -43,7 +43,7 @@ from norm_plugin.declarations.flags import flag_of
 from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.language_model import NormTransformerLanguageModel
-from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
@@ -176,13 +176,7 @@ class TensorizedLayer(NormTransformerDecoderLayer):
 class TensorizedDecoder(RelativeDecoder):
     """A stack of :class:`TensorizedLayer`."""
 
-    @staticmethod
-    def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
-        settings: Any = cfg
-        return 1, settings.rank
-
-    def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TensorizedLayer(cfg, next(self.plans), no_encoder_attn), cfg)
+    layer_type = TensorizedLayer
 
     def extract_features(
         self,
@@ -203,12 +197,12 @@ class TensorizedDecoder(RelativeDecoder):
                 f"give --tokens-per-sample {window}"
             )
         padding = prev_output_tokens.eq(self.padding_idx)
+        mask = padding if padding.any() else None
         x = self.embedded(prev_output_tokens)
         positions = self.positions(torch.arange(window - 1, -1, -1, device=x.device), x)
         with self.padding.holding(padding):
             x = self.begin(x)
             for layer in self.layers:
-                mask = padding if padding.any() else None
                 x = layer(x, positions, self.content_bias, self.position_bias, mask)
             if self.layer_norm is not None:
                 x = self.layer_norm(x)
@@ -233,9 +227,6 @@ class NormTensorizedLanguageModel(NormTransformerLanguageModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        for key in ("rank", "cores"):
-            if getattr(args, key) < 1:
-                raise ValueError(f"--{key} is {getattr(args, key)}; it must be 1 or more")
         mask = getattr(args, MASK)
         if mask not in (CAUSAL, RELEASED):
             raise ValueError(f"{MASK} is {mask!r}; choose from {CAUSAL}, {RELEASED}")

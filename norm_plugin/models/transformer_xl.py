@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from norm_plugin.models.architectures import register, set_missing, set_size
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.language_model import NormTransformerLanguageModel
-from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer
 from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
@@ -184,20 +184,14 @@ class TransformerXLDecoder(RelativeDecoder):
         memories: the memory in training (True) and in evaluation (False).
     """
 
+    layer_type = TransformerXLLayer
+
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
         settings: Any = cfg
         self.mem_len, self.clamp_len = settings.mem_len, settings.clamp_len
         self.same_length = settings.same_length
         self.memories: dict[bool, Memory] = {}
-
-    @staticmethod
-    def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
-        heads = cfg.decoder.attention_heads
-        return heads, cfg.decoder.embed_dim // heads
-
-    def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TransformerXLLayer(cfg, next(self.plans), no_encoder_attn), cfg)
 
     def extract_features(
         self,
@@ -222,12 +216,13 @@ class TransformerXLDecoder(RelativeDecoder):
         memory = self._decoded(incremental_state) if step else self._recalled(segment, tokens)
         memory = memory or [x.new_zeros(0, len(tokens), self.embed_dim)] * len(self.layers)
         padding = tokens.eq(self.padding_idx)
+        padding_mask = padding if padding.any() else None
         states = []
         with self.padding.holding(padding):
             x = self.begin(x)
             shared = self._relative(x, memory[0].size(0))
             for layer, of_layer in zip(self.layers, memory):
-                x, z = layer(x, of_layer, *shared, padding if padding.any() else None)
+                x, z = layer(x, of_layer, *shared, padding_mask)
                 states.append(z)
             if self.layer_norm is not None:
                 x = self.layer_norm(x)

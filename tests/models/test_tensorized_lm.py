@@ -189,9 +189,6 @@ def test_what_has_no_meaning_is_refused(build):
     for key, reason in NormTensorizedLanguageModel.refused.items():
         with pytest.raises(ValueError, match=f"is not possible in this model: {reason}"):
             build(**{key: 1})
-    for key in ("rank", "cores"):
-        with pytest.raises(ValueError, match=f"--{key} is 0; it must be 1 or more"):
-            build(**{key: 0})
     with pytest.raises(ValueError, match="--decoder-attention-heads is 2; .* one head"):
         build(decoder_attention_heads=2)
     with pytest.raises(ValueError, match="tensorized_mask is 'relased'; choose from causal, rel"):

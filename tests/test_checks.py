@@ -54,7 +54,7 @@ def write(folder, source):
     return folder
 
 
-def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_documentation_passes(tmp_path, capsys):
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", EXAMPLE.read_text("utf-8"), re.DOTALL)
     sources = [block for block in blocks if re.search(r"@register_(norm|placement)\(", block)]
     check(write(tmp_path / "own_example", "\n".join(sources)))
@@ -90,16 +90,12 @@ def test_a_norm_that_fails_or_raises_anything_ends_with_status_1(body, said, tmp
     ("source", "message"),
     [
         (None, "is not a folder; give the folder"),
-        ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
-        ("def (", "cannot import .*invalid syntax"),
-        ('raise ValueError("no explanation")', "cannot import .*no explanation"),
-        ('raise Exception("anything")', "cannot import .*: Exception: anything"),
-        ("assert False", "cannot import .*: AssertionError"),
+        ("def (", "cannot import .*: SyntaxError: invalid syntax"),
         ("raise SystemExit(0)", "cannot import .*: SystemExit: 0"),
         ("", "registers no norm and no placement"),
     ],
 )
-def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_checked(source, message, tmp_path):
     folder = tmp_path / "own_folder"
     if source is not None:
         write(folder, source)
@@ -107,10 +103,8 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
         check(folder)
 
 
-def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):
-    with pytest.raises(
-        CommandError, match="json is also another Python package; rename the folder"
-    ):
+def test_a_folder_with_the_name_of_another_package(tmp_path):
+    with pytest.raises(CommandError, match="json is also another Python package; rename the fold"):
         check(write(tmp_path / "json", "raise AssertionError"))
 
 

@@ -45,12 +45,6 @@ def loss_of(path, text, *argv):
     return evaluate([str(word) for word in (text, *flags, "--num-workers", 0, *argv)])
 
 
-def test_a_run_goes_on_with_its_own_norms_alone(text, folder, tmp_path):
-    stored = ("--restore-file", folder / "checkpoint_last.pt")
-    with pytest.raises(ValueError, match="stored batchnorm, given rmsnorm"):
-        train(text, tmp_path, *stored, "--norm-type", "rmsnorm", "--max-update", 7)
-
-
 def test_only_the_norms_of_the_decoder_are_compared(folder, tmp_path):
     state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
     state["cfg"]["model"].norm_eps = 0.5

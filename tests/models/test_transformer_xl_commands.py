@@ -174,12 +174,3 @@ def test_with_another_number_of_rows_a_run_says_what_to_do(text, folder, tmp_pat
         train(text, tmp_path, "--max-update", 5, "--batch-size", 4)
     state = train(text, tmp_path, "--max-update", 5, "--batch-size", 4, "--reset-dataloader")
     assert state["optimizer_history"][-1]["num_updates"] == 5
-
-
-def test_other_tasks_are_refused(text, tmp_path):
-    words = command(text, tmp_path, "--task", "language_modeling")
-    cfg = configure(*words)
-    with pytest.raises(
-        ValueError, match="norm_transformer_xl is not a model for --task language_mod"
-    ):
-        tasks.setup_task(cfg.task).build_model(cfg.model)

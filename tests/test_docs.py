@@ -86,13 +86,6 @@ def test_every_room_is_in_the_table_of_rooms():
     assert [room for room in rooms if f"| `{room}/` |" not in text] == []
 
 
-def test_every_verb_is_in_the_table_of_commands_with_its_module():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for verb, (target, meaning, *_) in all_verbs().items():
-        file = f"{target.partition(':')[0].replace('.', '/')}.py"
-        assert (f"| `{verb}` | `{file}` | {meaning} |" in text) == bool(meaning), verb
-
-
 def test_every_python_command_it_names_exists():
     text = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     # A "Measured on" line names the command of its own commit.

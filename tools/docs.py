@@ -26,7 +26,6 @@ from declared_tables import (
 )
 from norm_lab.report.blocks import Generators, fill_command, fill_pages
 from norm_plugin.io.command_line import run_command
-from recipe_commands import command_lines
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +45,6 @@ def generators(root: Path) -> Generators:
     commands = root / "tests" / "models" / "field_commands.yaml"
     return {
         "speed/": lambda name: speed_table(name, root),
-        "command/": command_lines,
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -28,6 +29,9 @@ PROVIDERS = {
 """The headings of the columns, in their order."""
 MISSING, NO_FORM = "not measured", "—"
 NORM = ["norm", "options"]
+QUARTILES = ("ratio_p25", "ratio_p50", "ratio_p75")
+Texts = dict[tuple[str, ...], dict[str, str]]
+"""The cells of a table, by the names of its row and by column."""
 
 
 def speed_table(name: str, root: Path) -> str:
@@ -35,7 +39,6 @@ def speed_table(name: str, root: Path) -> str:
     tables = {
         "layers": (layers_table, "layers.csv"),
         "training": (training_table, "training.csv"),
-        "kernels": (kernels_table, "training.csv"),
         "host": (host_table, "host.csv"),
         "gpu_layers": (gpu_layers_table, "gpu_layers.csv"),
         "gpu_updates": (gpu_updates_table, "gpu_updates.csv"),
@@ -50,29 +53,22 @@ def speed_table(name: str, root: Path) -> str:
 def layers_table(path: Path) -> str:
     """Return the time of each norm and form as a ratio to LayerNorm's; a cell has all sizes."""
     rows = read_rows(path, SAME_LAYER, ("ratio", *ORIGIN))
-    rows = _shown(rows[pd.MultiIndex.from_frame(rows[["rows", "channels"]]).isin(SIZES)])
+    compiled = (rows["norm"] == NOT_COMPILED) & (rows["provider"] == "compile")
+    at_sizes = pd.MultiIndex.from_frame(rows[["rows", "channels"]]).isin(SIZES)
+    rows = rows[(rows["direction"] == BOTH) & ~compiled & at_sizes]
     if rows.empty:
         return _nothing("layers.py")
     cells = _cells(rows, SIZES)
-    caption = [
-        f"Time of one layer, forward and backward, float32, at {_text(SIZES)} with padding, as a "
-        "ratio to `torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not "
-        "measured."
-    ]
+    sizes = " / ".join(f"{positions:,} x {channels:,}" for positions, channels in SIZES)
+    caption = (
+        f"Time of one layer, forward and backward, float32, at {sizes} with padding, as a ratio to "
+        "`torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not measured."
+    )
     copied = cells.get("copy", pd.Series(dtype=str)).get(("layernorm", ""), NO_FORM)
     if copied != NO_FORM:
-        caption.append(f"A copy of x, which reads and writes it once, takes {copied}.")
+        caption += f"\nA copy of x, which reads and writes it once, takes {copied}."
     table = cells.reindex(columns=list(PROVIDERS), fill_value=NO_FORM).rename(columns=PROVIDERS)
-    return "\n".join([_table(table, _named(rows)), "", *caption, *_origins(rows)])
-
-
-def _shown(rows: pd.DataFrame) -> pd.DataFrame:
-    compiled = (rows["norm"] == NOT_COMPILED) & (rows["provider"] == "compile")
-    return rows[(rows["direction"] == BOTH) & ~compiled]
-
-
-def _text(sizes: Iterable[tuple[int, int]]) -> str:
-    return " / ".join(f"{rows:,} x {channels:,}" for rows, channels in sizes)
+    return _with_caption(table, _named(rows), caption, rows)
 
 
 def _cells(rows: pd.DataFrame, sizes: Sequence[tuple[int, int]]) -> pd.DataFrame:
@@ -90,65 +86,23 @@ TRAINING_CAPTION = (
     "`transformer_iwslt_de_en` in the same run: the median over pairs of updates on the same "
     "batch, and its quartiles."
 )
-KERNELS_CAPTION = (
-    "Updates/s as a ratio to fairseq's own Transformer in the same run: the median over pairs of "
-    "updates on the same batch, and its quartiles. `auto`: fused; `off`: plain; `compile`: what "
-    "`torch.compile` makes of the plain norm."
-)
-MODELS = {
-    "iwslt14_de_en": "`norm_transformer_iwslt_de_en`",
-    "multi30k_cpu": "`norm_transformer_multi30k_tiny`",
-}
-CHOICES = ("auto", "off", "compile")
 
 
 def training_table(path: Path) -> str:
     """Return updates/s and memory of a base model with each norm as ratios to stock fairseq's."""
-    rows = _fused(_training_rows(path))
-    if rows.empty:
-        return _nothing("training.py")
-    table = _table(_of_training(rows, NORM), _named(rows))
-    return "\n".join([table, "", TRAINING_CAPTION, *_origins(rows)])
-
-
-def kernels_table(path: Path) -> str:
-    """Return updates/s for each choice of kernels and model, of norms measured with all."""
-    measured = _training_rows(path)
-    plain = measured[measured["kernels"] == "off"]
-    if plain.empty:
-        return _nothing("training.py --kernels auto off compile")
-    norms = _named(plain, registry=())
-    texts = _of_training(measured, [*NORM, "kernels", "recipe"])
-    table = (texts["updates/s"] + " (" + texts["quartiles"] + ")").unstack("recipe")
-    table = table.reindex(columns=list(MODELS)).rename(columns=MODELS)
-    rows = [(*norm, kernels) for norm in norms for kernels in CHOICES]
-    shown = measured[pd.MultiIndex.from_frame(measured[NORM]).isin(norms)]
-    return "\n".join([_table(table, rows), "", KERNELS_CAPTION, *_origins(shown)])
-
-
-def _training_rows(path: Path) -> pd.DataFrame:
-    columns = ("ratio_p25", "ratio_p50", "ratio_p75", "updates_per_s", "peak_mib", "peak_ratio")
-    return read_rows(path, SAME_TRAINING, (*columns, *ORIGIN))
-
-
-def _fused(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[(rows["recipe"] == "iwslt14_de_en") & (rows["kernels"] == "auto")]
-
-
-def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Return texts of the last row for each value of the columns ``by``."""
-    texts = {}
+    rows = read_rows(path, SAME_TRAINING, (*QUARTILES, "peak_ratio", *ORIGIN))
+    rows = rows[(rows["recipe"] == "iwslt14_de_en") & (rows["kernels"] == "auto")]
+    texts: Texts = {}
     for row in rows.to_dict("records"):
-        low, middle, high = (row[f"ratio_p{p}"] for p in (25, 50, 75))
+        low, middle, high = (row[name] for name in QUARTILES)
         # A few pairs determine hundredths at best, and no digit if the quartiles are tenths apart
         digits = 1 if high - low >= 0.1 else 2
-        texts[tuple(row[name] for name in by)] = (
-            f"{middle:.{digits}f}",
-            f"{low:.{digits}f} to {high:.{digits}f}",
-            MISSING if pd.isna(row["peak_ratio"]) else f"{row['peak_ratio']:.2f}",
-        )
-    index = pd.MultiIndex.from_tuples(texts, names=by)
-    return pd.DataFrame(texts.values(), index, ["updates/s", "quartiles", "memory"])
+        texts[row["norm"], row["options"]] = {
+            "updates/s": f"{middle:.{digits}f}",
+            "quartiles": f"{low:.{digits}f} to {high:.{digits}f}",
+            "memory": _measured(row["peak_ratio"], "{:.2f}"),
+        }
+    return _all_norms(texts, TRAINING_CAPTION, rows, "training.py")
 
 
 # ---- on the host of a GPU ---------------------------------------------------------------------
@@ -162,25 +116,20 @@ HOST_CAPTION = (
 
 def host_table(path: Path) -> str:
     """Return launches, and what the host does for each norm and optimizer."""
-    more = ("launches", "host_ratio", "ratio_p25", "ratio_p50", "ratio_p75")
-    rows = read_rows(path, SAME_ON_HOST, (*more, *ORIGIN))
-    if rows.empty:
-        return _nothing("host.py")
-    texts: dict[tuple[str, str], dict[str, str]] = {}
+    rows = read_rows(path, SAME_ON_HOST, ("launches", "host_ratio", *QUARTILES, *ORIGIN))
+    texts: Texts = {}
     for row in rows.to_dict("records"):
-        quartiles = f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}"
         of_norm = texts.setdefault((row["norm"], row["options"]), {})
         of_norm |= {"launches": f"{row['launches']}", "layer": f"{row['host_ratio']:.2f}"}
-        of_norm[f"`{row['optimizer']}`"] = f"{row['ratio_p50']:.2f} ({quartiles})"
-    index = pd.MultiIndex.from_tuples(texts, names=NORM)
-    table = _table(pd.DataFrame(texts.values(), index), _named(rows))
-    return "\n".join([table, "", HOST_CAPTION, *_origins(rows)])
+        of_norm[f"`{row['optimizer']}`"] = f"{row['ratio_p50']:.2f} ({_quartiles(row)})"
+    return _all_norms(texts, HOST_CAPTION, rows, "host.py")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------
 
 GPU_SIZE = (16384, 1024)
 GPU_LAYERS_CAPTION = (
+    f"At {GPU_SIZE[0]:,} x {GPU_SIZE[1]:,}. "
     "Time of one layer, forward and backward, with padding, as a ratio to `torch.nn.LayerNorm` in "
     "the same run: on the host, which launches kernels without a pause, and on the device. The "
     "last column is the share of the speed at which the device copies memory."
@@ -198,9 +147,7 @@ def gpu_layers_table(path: Path) -> str:
     more = ("host_ratio", "device_ratio", "kernels", "copy_share")
     rows = read_rows(path, SAME_ON_GPU["layers"], (*more, *ORIGIN))
     rows = rows[(rows["rows"] == GPU_SIZE[0]) & (rows["channels"] == GPU_SIZE[1])]
-    if rows.empty:
-        return _nothing("gpu.py")
-    texts: dict[tuple[str, ...], dict[str, str]] = {}
+    texts: Texts = {}
     for row in rows.to_dict("records"):
         of_norm = texts.setdefault((row["norm"], row["options"], row["provider"]), {})
         for name, column, form in (
@@ -210,67 +157,82 @@ def gpu_layers_table(path: Path) -> str:
             ("of copy speed", "copy_share", "{:.0%}"),
         ):
             of_norm[f"{row['dtype']} {name}"] = form.format(row[column])
-    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, "form"])
-    table = _table(pd.DataFrame(texts.values(), index), list(texts))
-    where = f"At {GPU_SIZE[0]:,} x {GPU_SIZE[1]:,}. {GPU_LAYERS_CAPTION}"
-    return "\n".join([table, "", where, *_origins(rows)])
+    return _measured_rows(texts, "form", GPU_LAYERS_CAPTION, rows)
 
 
 def gpu_updates_table(path: Path) -> str:
     """Return updates/s on a GPU as ratios to stock fairseq's."""
-    more = ("ratio_p25", "ratio_p50", "ratio_p75", "kernels", "busy_ms", "ms", "peak_mib")
+    more = (*QUARTILES, "kernels", "busy_ms", "ms", "peak_mib")
     rows = read_rows(path, SAME_ON_GPU["updates"], (*more, *ORIGIN))
-    if rows.empty:
-        return _nothing("gpu.py")
-    texts = {}
+    texts: Texts = {}
     for row in rows.to_dict("records"):
         ours, theirs = row["optimizer"], row["stock_optimizer"]
         optimizer = ours if ours == theirs else f"{ours}, stock {theirs}"
         texts[row["norm"], row["options"], optimizer] = {
             "updates/s": f"{row['ratio_p50']:.2f}",
-            "quartiles": f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}",
+            "quartiles": _quartiles(row),
             "kernels": _measured(row["kernels"], "{:.0f}"),
             "busy": _measured(row["busy_ms"] / row["ms"], "{:.0%}"),
             "MiB": _measured(row["peak_mib"], "{:,.0f}"),
         }
-    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, "optimizer"])
-    table = _table(pd.DataFrame(texts.values(), index), list(texts))
-    return "\n".join([table, "", GPU_UPDATES_CAPTION, *_origins(rows)])
+    return _measured_rows(texts, "optimizer", GPU_UPDATES_CAPTION, rows)
+
+
+# ---- all -----------------------------------------------------------------------------------
 
 
 def _measured(value: float, form: str) -> str:
     return MISSING if pd.isna(value) else form.format(value)
 
 
-# ---- all -----------------------------------------------------------------------------------
+def _quartiles(row: dict[str, Any]) -> str:
+    return f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}"
 
 
-def _named(rows: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[tuple[str, str]]:
+def _all_norms(texts: Texts, caption: str, rows: pd.DataFrame, script: str) -> str:
+    """Return a table with a row for every norm, measured or not."""
+    if not texts:
+        return _nothing(script)
+    index = pd.MultiIndex.from_tuples(texts, names=NORM)
+    return _with_caption(pd.DataFrame(texts.values(), index), _named(rows), caption, rows)
+
+
+def _measured_rows(texts: Texts, third: str, caption: str, rows: pd.DataFrame) -> str:
+    """Return a table of what was measured on a GPU, with a third column that names its rows."""
+    if not texts:
+        return _nothing("gpu.py")
+    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, third])
+    return _with_caption(pd.DataFrame(texts.values(), index), list(texts), caption, rows)
+
+
+def _named(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """Return measured norms and options, and every other norm of the registry, in its order."""
     norms = list(zip(rows["norm"], rows["options"]))
-    norms += [(name, "") for name in registry if name not in dict(norms)]
+    norms += [(name, "") for name in NORM_TYPES if name not in dict(norms)]
     order = {name: number for number, name in enumerate(NORM_TYPES)}
     return sorted(dict.fromkeys(norms), key=lambda norm: order.get(norm[0], len(order)))
 
 
-def _table(table: pd.DataFrame, rows: Sequence[tuple[str, ...]]) -> str:
-    """Return Markdown of ``rows`` of a table of texts; missing ones were not measured."""
-    names = table.index.names
-    table = table.reindex(pd.MultiIndex.from_tuples(rows, names=names)).fillna(MISSING)
+def _with_caption(
+    table: pd.DataFrame, names: Iterable[tuple[str, ...]], caption: str, rows: pd.DataFrame
+) -> str:
+    """Return a table of texts with these rows, of which missing ones were not measured.
+
+    Its caption follows, and a line for each machine, code and day of the measurements ``rows``.
+    """
+    columns = table.index.names
+    table = table.reindex(pd.MultiIndex.from_tuples(names, names=columns)).fillna(MISSING)
     table = table.reset_index()
-    for name in names:
+    for name in columns:
         table[name] = [f"`{text}`" if text else "" for text in table[name]]
-    numbers = len(table.columns) - len(names)
-    return markdown(table, ["---"] * len(names) + ["---:"] * numbers)
-
-
-def _origins(rows: pd.DataFrame) -> list[str]:
-    """Return a line per machine, code and day: ``AMD EPYC (AVX2), 2 threads, torch ...``."""
-    return [
+    numbers = len(table.columns) - len(columns)
+    origins = [
         f"{origin.device} ({origin.vector}), threads: {origin.threads}, torch {origin.torch}, "
         f"Python {origin.python}, commit {origin.commit}, {origin.date}."
         for origin in rows[list(ORIGIN)].drop_duplicates().itertuples(index=False)
     ]
+    shown = markdown(table, ["---"] * len(columns) + ["---:"] * numbers)
+    return "\n".join([shown, "", caption, *origins])
 
 
 def _nothing(script: str) -> str:

@@ -1,16 +1,11 @@
-"""tools/docs.py fills the blocks of the documentation; the blocks of plain commands."""
+"""tools/docs.py fills the blocks of the documentation."""
 
 from __future__ import annotations
-
-import shlex
 
 import pytest
 
 from docs import main
-from norm_lab.config.configuration import read_configuration
-from norm_lab.run.flags import training_flags
 from norm_plugin.io.command_line import CommandError
-from recipe_commands import WIDTH, command_lines
 
 
 def test_docs_are_filled_and_checked(tmp_path):
@@ -27,19 +22,3 @@ def test_docs_are_filled_and_checked(tmp_path):
         filled = page.read_text(encoding="utf-8")
         assert "\nold\n" not in filled and "| `powernorm` |" in filled
     assert main(["--root", str(tmp_path), "--check"]) == 0
-
-
-def test_a_command_is_the_recipe_word_by_word():
-    text = command_lines("iwslt14_de_en", ["norm=powernorm"])
-    assert all(len(line) <= WIDTH + 6 for line in text.splitlines())
-    train, average, generate = shlex_lines(text)
-    config = read_configuration("iwslt14_de_en", ["norm=powernorm"])
-    assert train == ["fairseq-train", "DATA", *training_flags(config)]
-    assert average[-4:] == ["--last-epochs", "10", "--output", "averaged.pt"]
-    assert generate[-4:] == ["--beam", "5", "--lenpen", "1.0"]
-
-
-def shlex_lines(text):
-    """The words of each command of a code block, as a shell reads them."""
-    code = text.removeprefix("```bash\n").removesuffix("\n```").replace("\\\n", "")
-    return [shlex.split(line) for line in code.splitlines()]

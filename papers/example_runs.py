@@ -4,8 +4,8 @@
     python -m papers.example_runs mnist --data DIR --norms layernorm adanorm --seeds 1 2 3
 
 Writes papers/data/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is
-skipped, so the same command continues a series that was stopped. All runs of an example have the
-same data and flags: other ones need another --out. `python -m papers` makes the tables.
+skipped, so the same command continues a series that was stopped. Other data needs another --out.
+`python -m papers` makes the tables.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from norm_lab.report.text import markdown
 from norm_lab.results.provenance import git_state, machine, versions
 from norm_lab.results.result import result_name
 from norm_lab.study.significance import Comparison, compare, half_interval, holm, verdict
-from norm_plugin.io.command_line import CommandError, at_least, run_command
+from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_json, write_json
 from norm_plugin.norms import NORM_TYPES
 from papers.scores import published_scores
 
 RESULTS = Path("papers") / "data" / "examples"
 SCORES = {"mnist": "test accuracy", "parsing": "test UAS"}
-"""The score of each example; papers.py has the values of Xu et al. 2019, Tables 1 to 4."""
+"""The score of each example; scores.py has the values of Xu et al. 2019, Tables 1 to 4."""
 PUBLISHED = {"mnist": "published", "parsing": "published, other data"}
 """The title of the column with the paper's scores."""
 COMPARED = {
@@ -171,9 +171,8 @@ def _origin(run: Run) -> str:
 def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> Run:
     """Return one run, in this process; ValueError if it diverges or the data is invalid."""
     example = importlib.import_module(args.example)
-    argv = ["--data", str(args.data), "--norm-type", norm, "--seed", str(seed), *args.flags]
     start = time.perf_counter()
-    scores = example.main(argv)
+    scores = example.main(["--data", str(args.data), "--norm-type", norm, "--seed", str(seed)])
     return {
         "example": args.example,
         "norm": norm,
@@ -211,22 +210,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N")
-    parser.add_argument(
-        "--epochs", type=at_least(1), metavar="N", help="default: those of the example"
-    )
-    parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="default: 1")
     parser.add_argument("--out", type=Path, default=ROOT / RESULTS, metavar="DIR")
     args = parser.parse_args(argv)
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     sys.path.insert(0, str(ROOT / "examples"))
     folder = args.out / args.example
     folder.mkdir(parents=True, exist_ok=True)
-    args.flags = ["--epochs", str(args.epochs)] if args.epochs is not None else []
-    flags = " ".join(["--data DIR --norm-type NORM --seed SEED", *args.flags])
-    shared = {
-        "command": f"python examples/{args.example}.py {flags}",
-        "data": checksum(args.data),
-    }
+    command = f"python examples/{args.example}.py --data DIR --norm-type NORM --seed SEED"
+    shared = {"command": command, "data": checksum(args.data)}
     for run in read_runs(folder):
         check_shared(shared, run, folder)
     # seed by seed, so that all norms have equally many seeds whenever it is stopped

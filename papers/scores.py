@@ -165,7 +165,7 @@ def recorded_figures_table(folder: Path) -> str:
     tenths, rows = {}, []
     for line in [line for line in LINES if line[-1] in set(runs["norm"])]:
         drawn = _values_in_figure(runs, *line)
-        tenths[line] = in_tenths(drawn, ["seed"])
+        tenths[line] = in_tenths(drawn)
         shown = {"largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}"}
         rows.append(_row(*line, tenths[line]) | shown)
     for line, less in DIFFERENCES.items():
@@ -178,7 +178,7 @@ def recorded_figures_table(folder: Path) -> str:
 
 def first_norm_tenths(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
     """Return one value of one norm, at the first norm or the drawn ones: see :func:`in_tenths`."""
-    return in_tenths(_values_in_figure(runs, figure, value, norm), ["seed"])
+    return in_tenths(_values_in_figure(runs, figure, value, norm))
 
 
 def _values_in_figure(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
@@ -194,17 +194,17 @@ OUTLIERS = ("outliers", "late outliers")
 """The largest value over the median, without the first part; and that of the last part."""
 
 
-def in_tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def in_tenths(drawn: pd.DataFrame) -> pd.DataFrame:
     """Return means over the updates of the second and the last part, and OUTLIERS, by seed."""
     updates = sorted(drawn["update"].unique())
     size = len(updates) // PARTS
     parts = {"second tenth": updates[size : 2 * size], "last tenth": updates[-size:]}
     means = {
-        name: drawn[drawn["update"].isin(part)].groupby(by)["number"].mean()
+        name: drawn[drawn["update"].isin(part)].groupby("seed")["number"].mean()
         for name, part in parts.items()
     }
-    settled = drawn[drawn["update"] >= updates[size]].groupby(by)["number"]
-    last = drawn[drawn["update"].isin(parts["last tenth"])].groupby(by)["number"]
+    settled = drawn[drawn["update"] >= updates[size]].groupby("seed")["number"]
+    last = drawn[drawn["update"].isin(parts["last tenth"])].groupby("seed")["number"]
     shares = (each.max() / settled.median() for each in (settled, last))
     return pd.DataFrame({**means, **dict(zip(OUTLIERS, shares))})
 

@@ -81,7 +81,7 @@ def is_tuned(study: str) -> bool:
 
 def ahead_text(effect: Effect, results: Path) -> str:
     """Return the mean of a difference and the seeds with which its arm is ahead, of all."""
-    ahead, seeds, _ = seeds_ahead(effect.study, *effect.key.pair, results)
+    ahead, seeds = seeds_ahead(effect.study, *effect.key.pair, results)
     return f"{effect.title}: {measured(results)[effect.key]['mean']}, ahead with {ahead} of {seeds}"
 
 

@@ -134,11 +134,6 @@ def experiment_verdict(outcome: Outcome, same_setting: bool) -> str:
     return RULE.get((outcome, same_setting), UNDECIDED)
 
 
-def is_within(sizes: Sequence[float], low: float, high: float) -> bool:
-    """Return whether an interval overlaps the range of the sizes that the paper states."""
-    return low <= max(sizes) and min(sizes) <= high
-
-
 def times_its_size(difference: float, sizes: Sequence[float]) -> str:
     """Return a difference over the sizes that the paper states, none of them 0, as text.
 
@@ -188,18 +183,6 @@ class Measured(NamedTuple):
     size: str = ""
 
 
-class Judged(NamedTuple):
-    """Our side of a row: settings with what was measured, whether they are the paper's, verdict.
-
-    ``size`` is that of :class:`Measured`, if the row has one test.
-    """
-
-    here: str
-    same: str
-    verdict: str
-    size: str = ""
-
-
 # ---- the tables -----------------------------------------------------------------------------
 
 
@@ -212,13 +195,9 @@ def declared_rows() -> dict[str, list[dict[str, Any]]]:
 
 def paper_table(paper: str, results: Path) -> str:
     """Return Markdown: one row per claim of a paper."""
-    rows = [{**row, "verdict": shown_verdict(row)} for row in judged(paper, results)]
-    return markdown(pd.DataFrame(rows).drop(columns="size"))
-
-
-def shown_verdict(row: Mapping[str, str]) -> str:
-    """Return the verdict of a row of :func:`judged`, with the size if it has the sign alone."""
-    return ", ".join(filter(None, (row["verdict"], row["size"])))
+    rows = pd.DataFrame(judged(paper, results))
+    rows["verdict"] += rows["size"].map(lambda size: f", {size}" if size else "")
+    return markdown(rows.drop(columns="size"))
 
 
 def verdict_counts(results: Path) -> str:
@@ -246,39 +225,42 @@ def judged(paper: str, results: Path) -> list[dict[str, str]]:
     """
     rows = []
     for row in declared_rows()[paper]:
-        ours = judged_row(row, results)
-        if ours.verdict not in VERDICTS:
+        here, same, verdict, size = judged_row(row, results)
+        if verdict not in VERDICTS:
             raise CommandError(
-                f"{paper}, {row['what']}: verdict is {ours.verdict!r}; choose from "
+                f"{paper}, {row['what']}: verdict is {verdict!r}; choose from "
                 f"{', '.join(VERDICTS)}, or give tests: {', '.join(TESTS)}"
             )
         said = {"what": row["what"], "what it says": row["says"], "its setting": row.get("of", "-")}
-        columns = ("measured here", "same setting", "verdict", "size")
-        rows.append(said | dict(zip(columns, ours)))
+        ours = {"measured here": here, "same setting": same, "verdict": verdict, "size": size}
+        rows.append(said | ours)
     return rows
 
 
-def judged_row(row: Declared, results: Path) -> Judged:
-    """Return our side of a row."""
+def judged_row(row: Declared, results: Path) -> tuple[str, str, str, str]:
+    """Return our side of a row: what was measured, if the setting is the paper's, verdict, size.
+
+    The size is that of :class:`Measured`, if the row has one test.
+    """
     if "tests" not in row:
-        return Judged(row.get("here", "-"), "-", row.get("verdict", ""))
+        return row.get("here", "-"), "-", row.get("verdict", ""), ""
     tests = row["tests"]
     cells = [measured(test, results) for test in tests]
     lines = [": ".join(filter(None, (t.get("here"), c.text))) for t, c in zip(tests, cells)]
     if "of" not in row:
-        return Judged("<br>".join(lines), "-", statement_verdict([cell.outcome for cell in cells]))
+        return "<br>".join(lines), "-", statement_verdict([cell.outcome for cell in cells]), ""
     if not all(isinstance(test.get("same"), bool) for test in tests):
         raise CommandError(f"{row['what']}: each test needs `same: true` or `same: false`")
     verdicts = [experiment_verdict(cell.outcome, test["same"]) for test, cell in zip(tests, cells)]
     own = [test["same"] for test in tests]
     same = "yes" if all(own) else "in part" if any(own) else "no"
     if len(tests) == 1:
-        return Judged(lines[0], same, verdicts[0], cells[0].size)
+        return lines[0], same, verdicts[0], cells[0].size
     lines = [
         ", ".join(filter(None, (f"{line}: {verdict}", cell.size)))
         for line, verdict, cell in zip(lines, verdicts, cells)
     ]
-    return Judged("<br>".join(lines), same, claim_verdict(verdicts))
+    return "<br>".join(lines), same, claim_verdict(verdicts), ""
 
 
 def measured(test: Declared, results: Path) -> Measured:
@@ -361,7 +343,8 @@ def judge(evidence: Declared, decided: str, low: float, high: float) -> Outcome:
     if decided != evidence["claim"]:
         return Outcome.OPPOSITE
     sizes = published_sizes(evidence)
-    return Outcome.AGREES if sizes and is_within(sizes, low, high) else Outcome.SIGN
+    within = bool(sizes) and low <= max(sizes) and min(sizes) <= high
+    return Outcome.AGREES if within else Outcome.SIGN
 
 
 def by_interval(low: float, high: float) -> str:
@@ -372,10 +355,22 @@ def by_interval(low: float, high: float) -> str:
 def judged_differences(values: Sequence[float], evidence: Declared, digits: str) -> Measured:
     """Return the mean over seeds of a difference, with its interval; no correction."""
     sample = describe(list(values))
-    low, high = sample.interval
-    interval = "-" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
-    outcome = judge(evidence, by_interval(low, high), low, high)
-    return Measured(text_of(f"{sample.mean:{digits}}", interval, str(len(values))), outcome)
+    return judged_mean(evidence, sample.mean, sample.interval, str(len(values)), digits)
+
+
+def judged_mean(
+    evidence: Declared,
+    mean: float,
+    interval: tuple[float, float],
+    n: str,
+    digits: str = "+.2f",
+    decided: str | None = None,
+) -> Measured:
+    """Return a mean difference with its interval; this decides, unless ``decided`` is given."""
+    low, high = interval
+    outcome = judge(evidence, by_interval(low, high) if decided is None else decided, low, high)
+    ends = "-" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"
+    return with_size(evidence, text_of(f"{mean:{digits}}", ends, n), outcome, mean)
 
 
 # ---- theory, recorded statistics, spectra, examples, images -------------------------------------
@@ -498,14 +493,10 @@ def measure_example(evidence: Declared, results: Path) -> Measured:
     if declared:
         test, n = declared.test, f"{declared.test.n}, declared"
         decided = (UP if test.mean > 0 else DOWN) if declared.p < LEVEL else ""
-    else:
-        scores = scores_by_seed(name, results.parent)
-        test = compare(scores[norm], scores[baseline])
-        n, decided = str(test.n), by_interval(*test.interval)
-    low, high = test.interval
-    outcome = judge(evidence, decided, low, high)
-    text = text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n)
-    return with_size(evidence, text, outcome, test.mean)
+        return judged_mean(evidence, test.mean, test.interval, n, decided=decided)
+    scores = scores_by_seed(name, results.parent)
+    test = compare(scores[norm], scores[baseline])
+    return judged_mean(evidence, test.mean, test.interval, str(test.n))
 
 
 def measure_images(evidence: Declared, results: Path) -> Measured:
@@ -513,14 +504,11 @@ def measure_images(evidence: Declared, results: Path) -> Measured:
     runs = runs_by_norm(results / "multi30k_cpu")
     part, value = evidence["part"], evidence["value"]
     words = first_norm_tenths(runs, evidence["figure"], value, NORM)[part]
-    images = in_tenths(recorded_values(evidence["over"], results.parent), ["seed"])[part]
+    images = in_tenths(recorded_values(evidence["over"], results.parent))[part]
     channels = runs["settings.model.encoder_embed_dim"].iat[0]
     factor = math.sqrt(channels) if evidence.get("per_channel") else 1.0
     test = compare_independent(list(np.log10(factor * words)), list(np.log10(images)))
-    low, high = test.interval
-    outcome = judge(evidence, by_interval(low, high), low, high)
-    n = f"{len(words)} and {len(images)}"
-    return Measured(text_of(f"{test.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", n), outcome)
+    return judged_mean(evidence, test.mean, test.interval, f"{len(words)} and {len(images)}")
 
 
 TESTS = {

@@ -100,10 +100,9 @@ def measure_once(options: Options) -> Iterator[Row]:
     """Measure x_hat, and nu of PN, at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
         batches: dict[str, list[tuple[Row, Tensor, Tensor, Any]]] = {}
-        for row, each in power_norm_sites(path, options.data):
-            gain: Any = each.norm.weight
-            x_hat, g = normalized(each.norm, each.at.x), each.at.g * gain.detach().double()
-            batches.setdefault(each.at.site, []).append((row, x_hat, g, each.norm))
+        for row, norm, at in power_norm_sites(path, options.data):
+            x_hat, g = normalized(norm, at.x), at.g * norm.weight.detach().double()
+            batches.setdefault(at.site, []).append((row, x_hat, g, norm))
         for at_site in batches.values():
             rows, x_hats, gs, norms = zip(*at_site)
             bound: Row = {}

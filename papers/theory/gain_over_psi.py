@@ -83,10 +83,9 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 def measure_once(options: Options) -> Iterator[Row]:
     """Measure at each norm of the encoder of each PowerNorm checkpoint."""
     for path in options.checkpoints:
-        for row, each in power_norm_sites(path, options.data):
-            gain: Any = each.norm.weight
-            gamma = gain.detach().double()
-            yield {**row, **summary(each.at.x, each.at.g, gamma, row["layer_scale"])}
+        for row, norm, at in power_norm_sites(path, options.data):
+            gamma = norm.weight.detach().double()
+            yield {**row, **summary(at.x, at.g, gamma, norm.layer_scale_groups)}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:

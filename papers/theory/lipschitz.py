@@ -20,14 +20,12 @@ import pandas as pd
 from torch import Tensor
 
 from norm_plugin.norms import Norm, build_norm
-from papers.theory.claim import Options, Row, cases, verdict
+from papers.theory.claim import ROUNDING, Options, Row, cases, verdict
 from papers.theory.models import Activations, through_norm
 
 CASE = ("placement", "norm", "tokens")
 
 EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
-ROUNDING = 1e-6
-"""Far above the error of float64, far below any real effect."""
 EPOCHS = 5
 """The number of passes of PN over the batches, so that its running statistics settle."""
 

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from fairseq.modules import FairseqDropout
 from torch import nn
@@ -14,30 +14,12 @@ from torch import nn
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import train_batches
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
-from norm_plugin.norms import Norm
-from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
 from papers.theory.claim import Row
 from papers.theory.models import Activations, activations_of, batch_of
 
 BATCHES = 8
 """The number of batches of the training data, without dropout."""
-
-
-class TrainedSite(NamedTuple):
-    """A norm of the encoder of a trained model, in one batch.
-
-    Attributes:
-        norm: a copy of the norm in training mode, as it was before the batch.
-        at: its input x, before RMS pre-scaling, and the gradient by its output y.
-    """
-
-    norm: Norm
-    at: Activations
-    norm_type: str
-    placement: str
-    updates: int | None
-    batch: int
 
 
 def read_trained(path: Path, data: Path | None) -> tuple[Any, Any, int | None, Iterator[Any]]:
@@ -55,30 +37,29 @@ def read_trained(path: Path, data: Path | None) -> tuple[Any, Any, int | None, I
     return model, task, num_updates(state), batches
 
 
-def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
-    """Yield the encoder norms, in order, in each of the first batches of the training data.
+def power_norm_sites(
+    path: Path, data: Path | None
+) -> Iterator[tuple[Row, PowerNormV, Activations]]:
+    """Yield each encoder norm that is PN or PN-V, in each of the first batches of training data.
 
     The batches are taken in training mode, so running statistics are updated as in training. It
     raises as :func:`read_trained`.
+
+    Yields:
+        the columns that name the norm; a copy of it in training mode, as it was before the batch;
+        its input, before RMS pre-scaling, with the gradient by its output.
     """
     model, task, updates, batches = read_trained(path, data)
-    norm_type, placement = str(model.cfg.norm_type), model.cfg.plan.placement["encoder"]
+    pads = task.source_dictionary.pad(), task.target_dictionary.pad()
     for batch, sample in enumerate(batches):
         before = dict(copy.deepcopy(model).named_modules())
-        pads = task.source_dictionary.pad(), task.target_dictionary.pad()
         for at in activations_of(model, batch_of(sample), *pads):
-            norm = cast(Norm, before[at.site])
-            yield TrainedSite(norm, at, norm_type, placement, updates, batch)
-
-
-def power_norm_sites(path: Path, data: Path | None) -> Iterator[tuple[Row, TrainedSite]]:
-    """Yield those of :func:`trained_sites` that are PN or PN-V, with the columns that name each."""
-    for each in trained_sites(path, data):
-        if isinstance(each.norm, (PowerNorm, PowerNormV)):
-            row: Row = {"model": f"{each.updates} updates", "norm": each.norm_type}
-            row |= {"layer_scale": each.norm.layer_scale_groups, "tokens": "real"}
-            row |= {"placement": each.placement, "seed": each.batch, "site": each.at.site}
-            yield row, each
+            norm = before[at.site]
+            if isinstance(norm, PowerNormV):  # or PowerNorm, which derives from it
+                row: Row = {"model": f"{updates} updates", "norm": str(model.cfg.norm_type)}
+                row |= {"layer_scale": norm.layer_scale_groups, "tokens": "real"}
+                row |= {"placement": model.cfg.plan.placement["encoder"]}
+                yield {**row, "seed": batch, "site": at.site}, norm, at
 
 
 def without_dropout(model: nn.Module) -> None:

@@ -24,11 +24,6 @@ def verdicts(claim, rows):
     return list(claim.verdicts(pd.DataFrame(rows)))
 
 
-def holds(claim, row):
-    """What the verdicts on one measurement say."""
-    return [verdict["holds"] for verdict in verdicts(claim, [row])]
-
-
 class Layer(nn.Module):
     """A layer that is only its second matrix, in float64."""
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from known_cases import ROUNDING, holds, normal
+from known_cases import ROUNDING, normal
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 from papers.theory import assumption_two
@@ -43,26 +43,3 @@ def test_the_bound_of_nu_has_the_constants_of_the_proof():
     for _ in range(2):
         (norm(x_hat.requires_grad_()) * g).sum().backward()
     assert norm.nu.norm() < bound
-
-
-MET = {
-    **{"model": "start", "norm": "powernorm", "layer_scale": 0, "tokens": "random"},
-    **{"placement": "pre", "channels": 8, "mean_length2": 8.0, "largest_length2": 99.0},
-    **{"largest_square": 99.0, "nu": 1.0, "nu_bound": 2.0},
-    **{f"positions_within_{limit}": 1.0 for limit in assumption_two.LIMITS},
-    **{f"channels_within_{limit}": 1.0 for limit in assumption_two.LIMITS},
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({}, ["yes", "yes", "yes"]),
-        ({"largest_length2": 100.1}, ["no", "yes", "yes"]),
-        ({"largest_square": 100.1}, ["yes", "no", "yes"]),
-        ({"nu": 2.1}, ["yes", "yes", "no"]),
-        ({"nu": math.nan}, ["yes", "yes"]),
-    ],
-)
-def test_a_statement_holds_where_it_is_met(changed, expected):
-    assert holds(assumption_two, {**MET, **changed}) == expected

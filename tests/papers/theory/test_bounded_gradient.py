@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from known_cases import ROUNDING, holds, normal
+from known_cases import ROUNDING, normal
 from papers.theory import bounded_gradient, models
 
 
@@ -36,17 +36,3 @@ def test_the_bound_of_nu_is_that_of_all_batches_so_far():
     nu = 0.1 * lambda_[0] * (1 - 0.1 * gamma[1]) + 0.1 * lambda_[1]
     bound = (lambda_.abs() / gamma)[0]  # that of the second batch is a thousandth
     assert last["nu"] == pytest.approx((nu.abs() / bound).max().item(), rel=ROUNDING)
-
-
-MET = {
-    **{"tokens": "random", "placement": "pre", "share": 1.2},
-    **{"step": 0.1, "nu": 1.0, "gradient": 1.0},
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [({}, ["yes", "yes", "yes", "-"]), ({"gradient": 1.01}, ["yes", "yes", "no", "-"])],
-)
-def test_a_statement_holds_where_it_is_met(changed, expected):
-    assert holds(bounded_gradient, {**MET, **changed}) == expected

@@ -23,7 +23,7 @@ RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_re
 
 
 class Choice(NamedTuple):
-    """A flag that takes one of several values; ``models/flags.py`` has these."""
+    """A flag that takes one of several values; ``models/settle.py`` has these."""
 
     default: str | None
     help: str

@@ -14,18 +14,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig, OmegaConf
 
-from norm_plugin.declarations.flags import (
-    CHOICES,
-    NORM_TYPE,
-    NORM_TYPE_HELP,
-    SITE_FLAGS,
-    VALUES,
-    norm_type_field,
-    option_field,
-)
-from norm_plugin.models.flags import choices_of
+from norm_plugin.declarations import flags
 from norm_plugin.models.plan import LAYERNORM, Plan
-from norm_plugin.models.settle import as_namespace, settle
+from norm_plugin.models.settle import as_namespace, choices_of, settle
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
 from norm_plugin.placements import PLACEMENTS
@@ -67,25 +58,25 @@ def config_class(stock: Any = NormConfig) -> Any:
 def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
     """Return the class for what is ``registered``, which determines its fields."""
     names: Any = ChoiceEnum(list(NORM_TYPES))
-    fields = [(NORM_TYPE, names, _field(LAYERNORM, NORM_TYPE_HELP))]
+    fields = [(flags.NORM_TYPE, names, _field(LAYERNORM, flags.NORM_TYPE_HELP))]
 
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
         fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
 
-    for key, choice in CHOICES.items():
+    for key, choice in flags.CHOICES.items():
         add(key, ChoiceEnum(choices_of(key)), choice.help)
-    for key, value in VALUES.items():
+    for key, value in flags.VALUES.items():
         add(key, value.type, value.help)
-    for flag, text in SITE_FLAGS.items():
-        add(norm_type_field(flag), names, text)
+    for flag, text in flags.SITE_FLAGS.items():
+        add(flags.norm_type_field(flag), names, text)
     for name, owners in declared_options().items():
         option = owners[0][1]
         choices = list(dict.fromkeys(choice for _, form in owners for choice in form.choices))
         if not all(form.choices for _, form in owners):  # each norm checks its own
             choices = []
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
-        add(option_field(name), ChoiceEnum(choices) if choices else option.type, text)
+        add(flags.option_field(name), ChoiceEnum(choices) if choices else option.type, text)
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))
 
 

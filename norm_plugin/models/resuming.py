@@ -24,14 +24,7 @@ from typing import Any
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from norm_plugin.declarations.flags import (
-    ALLOW_MISMATCH,
-    EMBEDDING,
-    GHOST_BATCH_TOKENS,
-    INIT,
-    QKV_SCOPE,
-    flag_of,
-)
+from norm_plugin.declarations import flags
 from norm_plugin.models.config import NESTED
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import read_state
@@ -106,18 +99,14 @@ def differences(
         for name, value in old.all_options.items():
             if not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
-    compare(
-        GHOST_BATCH_TOKENS,
-        stored.ghost_batch_tokens,
-        given.ghost_batch_tokens,
-        "all sites",
-    )
-    compare(EMBEDDING, stored.embedding, given.embedding, "the words")
+    tokens = stored.ghost_batch_tokens, given.ghost_batch_tokens
+    compare(flags.GHOST_BATCH_TOKENS, *tokens, "all sites")
+    compare(flags.EMBEDDING, stored.embedding, given.embedding, "the words")
     if any(choice.site.in_attention for choice in stored.sites):
-        compare(QKV_SCOPE, stored.qkv_scope, given.qkv_scope, "queries, keys and values")
+        compare(flags.QKV_SCOPE, stored.qkv_scope, given.qkv_scope, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
-            compare(INIT, init, given.initialization[side], f"{side} layers")
+            compare(flags.INIT, init, given.initialization[side], f"{side} layers")
     return [
         f"{what} of {', '.join(at)}: {names[0]} {old}, {names[1]} {new}"
         for (what, old, new), at in places.items()
@@ -159,11 +148,12 @@ def check_resuming(
     differing = "; ".join(differences(before, plan or settle(given, sides), anew))
     if not differing:
         return None
-    if given.get(ALLOW_MISMATCH) == "on":
+    if given.get(flags.ALLOW_MISMATCH) == "on":
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return before
     meant = (
-        f"; if this is intended, {flag_of(ALLOW_MISMATCH)} on (model.{ALLOW_MISMATCH}=on in YAML)"
+        f"; if this is intended, {flags.flag_of(flags.ALLOW_MISMATCH)} on "
+        f"(model.{flags.ALLOW_MISMATCH}=on in YAML)"
         if has_norm_flags
         else ""
     )

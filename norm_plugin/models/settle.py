@@ -15,29 +15,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.declarations.flags import (
-    ALLOW_MISMATCH,
-    CHOICES,
-    EMBEDDING,
-    GHOST_BATCH_TOKENS,
-    INIT,
-    KERNELS_CHOICE,
-    NAN_CHECK,
-    PLACEMENT,
-    PLACEMENT_OF,
-    QKV_SCOPE,
-    RECORD,
-    RECORD_FILE,
-    RECORD_SITES,
-    SITE_FLAGS,
-    flag_of,
-    norm_type_field,
-    option_field,
-)
+from norm_plugin.declarations import flags
+from norm_plugin.declarations.flags import flag_of, norm_type_field, option_field
 from norm_plugin.declarations.option import OptionValue
-from norm_plugin.models.embeddings import check_embedding
-from norm_plugin.models.flags import choices_of
-from norm_plugin.models.initialization import default_init
+from norm_plugin.kernels import KERNELS
+from norm_plugin.models.embeddings import FIXNORM, check_embedding
+from norm_plugin.models.initialization import default_init, initializations
 from norm_plugin.models.plan import (
     ALL_SITES,
     IDENTITY,
@@ -61,6 +44,7 @@ from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
 from norm_plugin.placements import FINAL, PLACEMENTS, placement_class
 
 WARMUP = option_field("warmup_updates")
+ON_OFF = ("on", "off")
 
 
 def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -> Plan:
@@ -79,7 +63,9 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
             ``complete``, a learning rate without warm-up.
     """
     settings = as_namespace(args)
-    choices = {key: chosen(settings, key) or choice.default for key, choice in CHOICES.items()}
+    choices = {
+        key: chosen(settings, key) or choice.default for key, choice in flags.CHOICES.items()
+    }
     placement = chosen_placement(settings, sides)
     layers = {side: _layer_plans(settings, side, placement[side], sides) for side in sides}
     outside = {side: sites_outside_layers(settings, side, placement[side]) for side in sides}
@@ -96,7 +82,7 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         )
     _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
-    check_embedding(settings, str(choices[EMBEDDING]))
+    check_embedding(settings, str(choices[flags.EMBEDDING]))
     if complete and _lacks_warmup(settings, norms.values()):
         settings.norm_warmup_updates = args.norm_warmup_updates = _learning_rate_warmup(args)
     return Plan(
@@ -106,14 +92,14 @@ def settle(args: Any, sides: Sequence[str] = SIDES, *, complete: bool = False) -
         sites=tuple(
             SiteChoice(site, name, _options(settings, site, name)) for site, name in norms.items()
         ),
-        initialization=_initialization(chosen(settings, INIT), placement),
-        kernels=str(choices[KERNELS_CHOICE]),
-        nan_check=choices[NAN_CHECK] == "on",
-        allow_mismatch=choices[ALLOW_MISMATCH] == "on",
+        initialization=_initialization(chosen(settings, flags.INIT), placement),
+        kernels=str(choices[flags.KERNELS_CHOICE]),
+        nan_check=choices[flags.NAN_CHECK] == "on",
+        allow_mismatch=choices[flags.ALLOW_MISMATCH] == "on",
         record=_record_settings(settings, norms),
         ghost_batch_tokens=_ghost_batch_tokens(settings, set(norms.values())),
-        embedding=str(choices[EMBEDDING]),
-        qkv_scope=str(choices[QKV_SCOPE]),
+        embedding=str(choices[flags.EMBEDDING]),
+        qkv_scope=str(choices[flags.QKV_SCOPE]),
     )
 
 
@@ -139,7 +125,21 @@ def _layer_plans(
     return plans
 
 
-# ---- placement ------------------------------------------------------------------------------
+# ---- values of flags, and the placement ----------------------------------------------------
+
+
+def choices_of(key: str) -> list[str]:
+    """Return the values of a flag of ``flags.CHOICES``; placements of a user extend them."""
+    choices = {
+        **dict.fromkeys((flags.PLACEMENT, *flags.PLACEMENT_OF.values()), PLACEMENTS),
+        flags.INIT: initializations(),
+        flags.EMBEDDING: (flags.PLAIN, FIXNORM),
+        flags.QKV_SCOPE: (flags.HEAD, flags.FULL),
+        flags.NAN_CHECK: ON_OFF,
+        flags.KERNELS_CHOICE: KERNELS,
+        flags.ALLOW_MISMATCH: ON_OFF,
+    }
+    return list(choices[key])
 
 
 def chosen(settings: object, key: str) -> str | None:
@@ -154,7 +154,7 @@ def chosen(settings: object, key: str) -> str | None:
 
 
 def _given_placement(settings: object, side: str) -> str | None:
-    return chosen(settings, PLACEMENT_OF[side]) or chosen(settings, PLACEMENT)
+    return chosen(settings, flags.PLACEMENT_OF[side]) or chosen(settings, flags.PLACEMENT)
 
 
 def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
@@ -163,7 +163,7 @@ def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str
     Raises:
         ValueError: an unknown placement, or a placement for a stack that the model lacks.
     """
-    for side, key in PLACEMENT_OF.items():
+    for side, key in flags.PLACEMENT_OF.items():
         if side not in sides and chosen(settings, key) is not None:
             raise ValueError(f"{flag_of(key)} is given, but this model has no {side}: drop it")
     # vars, not getattr: a user's placement may inherit from one that fairseq has
@@ -205,7 +205,7 @@ def apply_placement(
                 )
             setattr(settings, key, before)
     if arch_placement:
-        setattr(settings, PLACEMENT, arch_placement)
+        setattr(settings, flags.PLACEMENT, arch_placement)
 
 
 # ---- norms and their options ----------------------------------------------------------------
@@ -239,7 +239,7 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
 def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[str]) -> None:
     """Raise ValueError for a flag of a site that the model does not have."""
     present = {*(site.flag for site in sites), *sides}
-    for flag, meaning in SITE_FLAGS.items():
+    for flag, meaning in flags.SITE_FLAGS.items():
         given = getattr(settings, norm_type_field(flag), None)
         if given is not None and flag not in present:
             raise ValueError(
@@ -308,7 +308,7 @@ def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str,
     for side, name in placement.items():
         if reason := placement_class(name).refuses(by_side[side]):
             raise ValueError(
-                f"{flag_of(INIT)} {by_side[side]} is undefined with placement {name} of the "
+                f"{flag_of(flags.INIT)} {by_side[side]} is undefined with placement {name} of the "
                 f"{side}: {reason}; choose another one"
             )
     return by_side
@@ -316,10 +316,10 @@ def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str,
 
 def _ghost_batch_tokens(settings: object, norms: Iterable[str]) -> int | None:
     """Return the number of tokens per batch statistic; None for those of the batch."""
-    given = getattr(settings, GHOST_BATCH_TOKENS, None)
+    given = getattr(settings, flags.GHOST_BATCH_TOKENS, None)
     if given is None:
         return None
-    flag = flag_of(GHOST_BATCH_TOKENS)
+    flag = flag_of(flags.GHOST_BATCH_TOKENS)
     if int(given) < 1:
         raise ValueError(f"{flag} is {given}; it must be 1 or more")
     if not any(norm_spec(name).batch_statistics for name in norms):
@@ -337,23 +337,24 @@ def _ghost_batch_tokens(settings: object, norms: Iterable[str]) -> int | None:
 
 def _record_settings(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
     interval, given, file = (
-        getattr(settings, key, None) for key in (RECORD, RECORD_SITES, RECORD_FILE)
+        getattr(settings, key, None)
+        for key in (flags.RECORD, flags.RECORD_SITES, flags.RECORD_FILE)
     )
     if interval is None:
-        for key, value in ((RECORD_SITES, given), (RECORD_FILE, file)):
+        for key, value in ((flags.RECORD_SITES, given), (flags.RECORD_FILE, file)):
             if value is not None:
-                raise ValueError(f"{flag_of(key)} {value} needs {flag_of(RECORD)} EVERY")
+                raise ValueError(f"{flag_of(key)} {value} needs {flag_of(flags.RECORD)} EVERY")
         return None
     if int(interval) < 1:
-        raise ValueError(f"{flag_of(RECORD)} is {interval}; it must be 1 or more, as in 100")
+        raise ValueError(f"{flag_of(flags.RECORD)} is {interval}; it must be 1 or more, as in 100")
     names = tuple(name.strip() for name in str(given or ALL_SITES).split(","))
     present = {ALL_SITES, *SIDES, *(site.flag for site in sites)}
     for name in names:
         if name not in present:
-            why = "this model has no such site" if name in SITE_FLAGS else "unknown site"
+            why = "this model has no such site" if name in flags.SITE_FLAGS else "unknown site"
             raise ValueError(
-                f"{flag_of(RECORD_SITES)} {name}: {why}; choose from {', '.join(sorted(present))}, "
-                "separated by commas"
+                f"{flag_of(flags.RECORD_SITES)} {name}: {why}; choose from "
+                f"{', '.join(sorted(present))}, separated by commas"
             )
     return RecordSettings(int(interval), names, file)
 
@@ -408,4 +409,4 @@ def store_folded(args: argparse.Namespace, plan: Plan) -> None:
         if not left.intersection(owner for owner, _ in owners):
             setattr(args, option_field(name), None)
     if not any(norm_spec(name).batch_statistics for name in left):
-        setattr(args, GHOST_BATCH_TOKENS, None)
+        setattr(args, flags.GHOST_BATCH_TOKENS, None)

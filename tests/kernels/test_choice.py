@@ -10,10 +10,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from norm_plugin.kernels import AUTO, OFF, VARIABLE, fused_forms, resolve, set_kernels
+from norm_plugin.kernels import (
+    AUTO,
+    OFF,
+    VARIABLE,
+    fused_forms,
+    has_fused_form,
+    resolve,
+    set_kernels,
+)
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.cpu import loading as cpu
-from norm_plugin.norms import build_norm
+from norm_plugin.kernels.fused_forms import Fused
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +49,13 @@ def test_the_environment_wins_over_the_flag(monkeypatch):
     norm = build_norm("adanorm", 8)
     set_kernels(norm, AUTO)
     assert norm.fused is None
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_a_built_norm_has_its_fused_form(name, monkeypatch):
+    assert isinstance(build_norm(name, 8).fused, Fused) == has_fused_form(norm_spec(name).cls)
+    monkeypatch.setenv(VARIABLE, "off")
+    assert build_norm(name, 8).fused is None
 
 
 def test_an_unknown_word_is_refused_with_the_right_ones(monkeypatch):

@@ -9,7 +9,7 @@ from reference import CASES
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.kernels.fused_forms import _FORMS, Fused
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec, set_loss_scale
 from triton_backend import DEVICE, OPS
 from triton_numbers import numbers, on_device
 
@@ -122,19 +122,23 @@ def test_any_size_with_anything_at_padding(name, options, rows, channels, groups
     own = {key: value for key, value in given.items() if norm_spec(name).has_option(key)}
     plain, fused = both_forms(name, {**options, **own}, dim=channels)
     plain.double().cpu()
+    set_loss_scale(torch.nn.ModuleList([plain, fused]), 4.0)
     mask = torch.arange(rows).unsqueeze(0) % 3 == 1
     for step in range(1 + plain.batch_statistics):  # the second one has what the first has left
         x, g = numbers(2, rows, 1, channels, seed=step)
         if plain.batch_statistics and not options:
             x[mask.t()] = torch.nan
-        wanted = {**train(plain, x, g, mask), **dict(plain.named_buffers())}
-        results = {**train(fused, *on_device(x, g), mask.to(DEVICE)), **dict(fused.named_buffers())}
+        wanted = {**train(plain, x, 4 * g, mask), **dict(plain.named_buffers())}
+        results = {
+            **train(fused, *on_device(x, 4 * g), mask.to(DEVICE)),
+            **dict(fused.named_buffers()),
+        }
         for key, value in wanted.items():
             # sums of up to 19,000 terms in another order, whose parts are at most of this size
             size = max(rows**0.5, value.abs().max().item())
             torch.testing.assert_close(
                 *(results[key].cpu().double(), value.double()),
-                **{"rtol": 2e-5, "atol": 5e-6 * size},
+                **{"rtol": 2e-5, "atol": 2e-5 * size},
                 msg=lambda text, key=key: f"{key}: {text}",
             )
 

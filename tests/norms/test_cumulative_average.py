@@ -5,38 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batches import FORMS, every_form, new_norm, state_of, step, upstream
-
-
-@every_form
-def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
-    """A norm that updates a statistic with a weight of its own ends elsewhere."""
-    norm = new_norm(name, **options)
-    for seed in range(3):  # what the buffers held before does not matter
-        x, mask = ragged(seed)
-        step(norm, x, mask, upstream(x, mask))
-    before = state_of(norm)
-    norm.start_cumulative_average()
-    seen = []
-    for _ in range(3):
-        norm(*ragged(5))
-        seen.append({key: norm.get_buffer(key).clone() for key in norm.forward_updated_buffers})
-    assert norm.averaged_forwards == 3
-    for key, value in seen[0].items():
-        if value.is_floating_point() and value.dim() == 1:  # a window fills with the batches
-            # three means in float64, of equal numbers
-            torch.testing.assert_close(seen[2][key], value, rtol=1e-12, atol=1e-12)
-            assert value.any()
-    for key, value in state_of(norm).items():  # the rest belongs to updates and backward passes
-        assert key in norm.forward_updated_buffers or torch.equal(value, before[key]), key
+from batches import FORMS, every_form, new_norm, state_of
 
 
 @pytest.mark.parametrize("name", [name for name, options in FORMS if not options])
 def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
     norm = new_norm(name)
+    for seed in (1, 2):  # of which nothing may be left
+        norm(*ragged(seed))
     norm.start_cumulative_average()
     x, mask = ragged()
-    norm(x, mask)
+    for _ in range(2):  # the mean of two equal batches is that of one
+        norm(x, mask)
     u = norm.statistics_input(x)[~mask.t()].double()
     statistics = {
         "mean": u.mean(dim=0),

@@ -41,25 +41,16 @@ def test_the_optimizer_of_another_model_does_not_count():
     assert norm.updates_counted == 2  # its forwards, for no optimizer of its own was seen
 
 
-def test_the_count_goes_on_from_a_checkpoint():
-    norm = build_norm("powernorm", DIM)
-    norm.load_state_dict({**norm.state_dict(), "num_updates": torch.tensor(7)})
-    optimizer = torch.optim.SGD(norm.parameters(), lr=0.1)
-    for _ in range(2):
-        accumulate(norm)
-        optimizer.step()
-    assert norm.updates_counted == 9
-
-
 @pytest.mark.parametrize("name", WITH_WARMUP)
 def test_forwards_before_a_checkpoint_is_loaded_do_not_count(name):
     norm = build_norm(name, DIM, warmup_updates=2)
     start = copy.deepcopy(norm.state_dict())
     accumulate(norm)  # to try the model
     norm.load_state_dict(start)
-    accumulate(norm)
-    torch.optim.SGD(norm.parameters(), lr=0.1).step()
-    assert norm.updates_counted == 1
+    for updates in (1, 2):
+        accumulate(norm)
+        torch.optim.SGD(norm.parameters(), lr=0.1).step()
+        assert norm.updates_counted == updates
 
 
 @pytest.mark.parametrize("name", WITH_WARMUP)

@@ -21,7 +21,7 @@ from norm_plugin.io.files import write_text
 from papers.across import across_table, epochs_table, stability_table
 from papers.audit import finding_lines
 from papers.example_runs import comparisons_table, example_table
-from papers.findings import declared_table, finding_block, stale_figures
+from papers.findings import finding_block, stale_figures
 from papers.scores import (
     layer_gradients_table,
     perplexity_table,
@@ -32,7 +32,7 @@ from papers.scores import (
 from papers.settings import settings_tables
 from papers.summary import norm_table, rates_table, studies_table
 from papers.theory.page import block as theory_block
-from papers.verdicts import paper_table, verdict_counts
+from papers.verdicts import own_setting_counts, paper_table, verdict_counts
 
 
 def fill_papers(root: Path, check: bool) -> list[Path]:
@@ -57,7 +57,6 @@ def generators(root: Path) -> Generators:
         "studies": lambda _: studies_table(studies),
         "studies/": lambda name: score_table(read_results(studies / name)),
         "reproduction/": lambda name: reproduction_table(name, studies),
-        "primary/": lambda name: declared_table(name, studies),
         "finding/": lambda name: finding_block(name, studies),
         "across/": lambda name: across_table(name, studies),
         "epochs/": lambda name: epochs_table(name, studies),
@@ -72,6 +71,7 @@ def generators(root: Path) -> Generators:
         "audit/": finding_lines,
         "papers/": lambda paper: paper_table(paper, studies),
         "verdicts": lambda _: verdict_counts(studies),
+        "own-settings": lambda _: own_setting_counts(studies),
         "scores/": lambda paper: scores_table(paper, studies),
         "perplexities": lambda _: perplexity_table(studies),
         "settings": lambda _: settings_tables(),

@@ -28,7 +28,7 @@ from norm_lab.config.studies import (
 )
 from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.forest import draw_row
-from norm_lab.report.tables import corrected_p, table_markdown, tables_of
+from norm_lab.report.tables import corrected_p
 from norm_lab.report.text import NOTHING, formatted, markdown, outcome_title
 from norm_lab.study.arms import ARM_COLUMNS, name_arms
 from norm_lab.study.comparisons import compare_arms, higher_is_better
@@ -134,14 +134,13 @@ COMPARISONS = tuple(
 
 
 @cache
-def read_named(study: str, results: Path, declared_labels: bool = False) -> Study:
+def read_named(study: str, results: Path) -> Study:
     """Return a study with its declarations, from the committed results; read once for all tables.
 
-    Args:
-        declared_labels: name the arms by the labels of the study's file.
+    The arms have their own names, not the labels of the study's file.
     """
     file = read_study_file(study_path(study))
-    return read_study([results / study], file=file, declared_labels=declared_labels)
+    return read_study([results / study], file=file)
 
 
 def arm_labels(study: str, results: Path) -> dict[str, str]:
@@ -151,11 +150,6 @@ def arm_labels(study: str, results: Path) -> dict[str, str]:
     name_arms((runs, failures), {}, read.vary, file.labels)
     arms = dict(zip(runs["id"], runs["arm"]))
     return {arm: label for arm, label in arms.items() if label != arm}
-
-
-def declared_table(study: str, results: Path) -> str:
-    """Return Markdown: what a study declares, with its results, as in its report."""
-    return table_markdown(tables_of(read_named(study, results, declared_labels=True))["primary"])
 
 
 def compare_pairs(study: Study, outcome: str, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:

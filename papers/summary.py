@@ -58,20 +58,17 @@ def task_cell(norm: str, cell: Declared, results: Path) -> str:
     if "across" in cell:
         (each,) = declared_across_studies(cell["across"])
         row = across_row(each, results)
-        mean = f"**{row['mean']}**" if row["decided"] else row["mean"]
-        mean += "" if any(map(is_tuned, each.arms)) else ONE_RATE
-        mean += EXPLORED if row["decided"] else ""
-        return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}"
-    if "study" not in cell:
+        decided, explored, tuned = row["decided"], True, any(map(is_tuned, each.arms))
+    elif "study" in cell:
+        effect = effect_of_cell(norm, cell)
+        row, tuned = measured(results)[effect.key], is_tuned(effect.study)
+        decided, explored = row["verdict"] != Verdict.UNDECIDED, row["family"] == EXPLORATORY
+    else:
         return str(cell.get("text", ""))
-    effect = effect_of_cell(norm, cell)
-    row = measured(results)[effect.key]
-    is_decided = row["verdict"] != Verdict.UNDECIDED
-    mean = f"**{row['mean']}**" if is_decided else row["mean"]
-    mean += "" if is_tuned(effect.study) else ONE_RATE
-    mean += EXPLORED if is_decided and row["family"] == EXPLORATORY else ""
+    mean = f"**{row['mean']}**" if decided else row["mean"]
+    marks = ("" if tuned else ONE_RATE) + (EXPLORED if decided and explored else "")
     ahead = f"<br>{ahead_text(Effect(**cell['ahead']), results)}" if "ahead" in cell else ""
-    return f"{mean}<br>{row['95 % interval']}<br>n = {row['n']}{ahead}"
+    return f"{mean}{marks}<br>{row['95 % interval']}<br>n = {row['n']}{ahead}"
 
 
 def is_tuned(study: str) -> bool:

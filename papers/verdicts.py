@@ -215,6 +215,17 @@ def verdict_counts(results: Path) -> str:
     return markdown(pd.DataFrame(rows))
 
 
+def own_setting_counts(results: Path) -> str:
+    """Return Markdown: how many experimental claims were decided in the paper's own setting."""
+    found = Counter(row["verdict"] for paper in TITLES for row in judged(paper, results))
+    claims = sum(found[verdict] for verdict in EXPERIMENTS)
+    own = ", ".join(f"{found[verdict]} {verdict}" for (_, same), verdict in RULE.items() if same)
+    return (
+        f"Of their {claims} experimental claims, in the setting that the paper states: {own}. The "
+        "others are mixed or undecided, were measured in another setting, or were not run."
+    )
+
+
 @cache
 def judged(paper: str, results: Path) -> list[dict[str, str]]:
     """Return the rows of a paper with their measurements and verdicts.

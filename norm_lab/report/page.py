@@ -179,7 +179,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
             return Markup("")
         each = content["tables"][name]
         in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
-        return insert(in_html, table_markdown(each, tests=False))
+        return insert(in_html, table_markdown(each))
 
     def figure(each: Figure) -> Markup:
         in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)

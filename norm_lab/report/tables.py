@@ -403,9 +403,8 @@ def _conclusion(study: Study, row: Mapping[str, Any], numbers: Mapping[str, str]
     return f"{said}: {measured}."
 
 
-def table_markdown(table: Table, tests: bool = True) -> str:
-    """Return a table in Markdown, with its caption and its note, and maybe that on its tests."""
+def table_markdown(table: Table) -> str:
+    """Return a table in Markdown, with its caption and its note."""
     align = ["---" if name in LEFT else "---:" for name in table.text]
     text = markdown(table.text.map(escaped).rename(columns=escaped), align)
-    note = " ".join(filter(None, (table.note, table.tests if tests else "")))
-    return "\n\n".join(filter(None, (escaped(table.caption), text, escaped(note))))
+    return "\n\n".join(filter(None, (escaped(table.caption), text, escaped(table.note))))

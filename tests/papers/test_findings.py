@@ -20,7 +20,6 @@ from papers.findings import (
     DECLARED,
     FINDINGS,
     Effect,
-    declared_table,
     finding_table,
     measure,
     measured,
@@ -60,8 +59,8 @@ NOT_PRINTED = {
     "depth": "4.81 0.02 0.03",  # the entropy of single characters; deviations of two trials
     "derivatives": "4.586 4.7",  # the worst of five runs; a level of curves
     "gain-and-bias": "1.31",  # published
-    # alpha; curves; nanoGPT's own loss; a sign test; over the rates of the trials
-    "norms": "0.9 2.35 0.271 1.88 0.29 2.175 2.183 2.220 2.246 0.07 0.08 0.10 0.13 0.0005"
+    # alpha; published; curves; nanoGPT's own loss; a sign test; over the rates of the trials
+    "norms": "0.9 1.07 2.35 0.271 1.88 0.29 2.175 2.183 2.220 2.246 0.07 0.08 0.10 0.13 0.0005"
     " 0.24 0.72",
     "powernorm": "0.77 2.86 4.79 4.81 2.8",  # epochs; a training loss; curves
     "small-batches": "2.58 0.19",  # training losses
@@ -131,13 +130,6 @@ def test_no_comparison_declared_before_the_runs_is_left_out(study):
     for each in read_named(study, RESULTS).primary:
         if each.declared == BEFORE:
             assert (study, (each.arm, each.baseline), each.outcome) in SHOWN
-
-
-@pytest.mark.parametrize("study", ["adanorm_rt", "warmup"])
-def test_declared_comparisons_are_shown_as_on_the_page_of_the_study(study):
-    caption, table, *_ = declared_table(study, RESULTS).split("\n\n")
-    assert caption.startswith("Comparisons") and table.count("\n| ") > 3
-    assert table in (RESULTS / study / "README.md").read_text("utf-8")
 
 
 def test_a_verdict_on_what_was_not_declared_says_that_it_is_exploratory():

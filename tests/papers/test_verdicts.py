@@ -32,6 +32,7 @@ from papers.verdicts import (
     judged_row,
     measure_example,
     measured,
+    own_setting_counts,
     statement_verdict,
     verdict_counts,
     with_size,
@@ -233,6 +234,8 @@ def test_misprints_and_steps_of_proofs_are_counted_apart(tables):
     for kind, of_kind in (("experiments", EXPERIMENTS), ("statements of theory", STATEMENTS)):
         totals = [sum(numbers) for numbers in zip(*(counts[verdict] for verdict in of_kind))]
         assert counts[f"**{kind}**"] == totals
+    claims = sum(counts["**experiments**"])
+    assert own_setting_counts(RESULTS).startswith(f"Of their {claims} experimental claims, in the")
     kinds = [numbers for name, numbers in counts.items() if name.startswith("**")]
     assert [sum(numbers) for numbers in zip(*kinds)] == [len(rows) for rows in tables.values()]
 

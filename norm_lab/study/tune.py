@@ -107,6 +107,8 @@ def tune_study(request: Request) -> int:
             break
         print(*edge_lines(grid, wider, choice), f"the grid is now {grid_text(wider)}", sep="\n")
         grid = wider
+    if request.status:
+        return 0
     write_tuned(study, arms, grid, table, choice, trials)
     for arm, point in choice.items():
         print(f"{arm}: {', '.join(point_overrides(list(grid), point))}")

@@ -145,6 +145,10 @@ def test_each_arm_runs_at_its_own_rate(tuned):
     assert len(content["trials"]) == len(trained) == 2 * 2 * len(grid)
     assert {(seed, rate) for _, seed, rate in trained} == set(product("12", grid))
 
+    path = study.with_suffix(".tuned.json")
+    path.write_text(f"{path.read_text()} ")
+    assert command(runs, "tune", study, "--status").returncode == 0
+    assert path.read_text().endswith(" ")  # to look at it writes nothing
     again = command(runs, "tune", study)
     assert again.returncode == 0 and "already has the tuned values" in again.stdout
     swept = command(runs, "sweep", study, "--tuned")

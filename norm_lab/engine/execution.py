@@ -143,7 +143,7 @@ class Execution:
         self.spec, self.display, self.lock, self.retry = spec, display, lock, retry
         status = read_status(spec.folder)
         self.records = dict(status.stages)
-        self.started = time.monotonic()
+        self.started = time.monotonic() - status.seconds
         self.status_written = float("-inf")
         self.step = ""  # what is running: a stage, or a part of the last one
         self.text = status.text  # the progress of the run
@@ -267,7 +267,7 @@ class Execution:
             write_failure(self.spec, status)
 
     def write(self, status: Status) -> None:
-        """Write the status, with the seconds since the start and the records of the stages."""
+        """Write the status, with the seconds so far and the records of the stages."""
         seconds = round(time.monotonic() - self.started, 1)
         write_status(self.spec.folder, replace(status, seconds=seconds, stages=self.records))
 

@@ -30,6 +30,7 @@ from norm_lab.engine.slurm import run_by_slurm
 from norm_lab.engine.state import DIVERGED, DONE, FAILED, WAITING, Status, state_of
 
 POLL_SECONDS = 5.0
+LINE_SECONDS = 600.0
 
 
 def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
@@ -64,8 +65,8 @@ def run_grid(request: Request, specs: Sequence[RunSpec]) -> int:
 def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Iterator[None]:
     """Show the progress of a grid until the context ends.
 
-    A terminal shows a line per running run above the summary of all runs; a file gets the summary
-    whenever the state of a run changes.
+    A terminal shows a line per running run above the summary of all runs. A file gets the summary
+    whenever the state of a run changes, and without a change all lines every :data:`LINE_SECONDS`.
 
     Args:
         left: the indices of the runs that this sweep executes.
@@ -75,18 +76,20 @@ def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) ->
 
     def show() -> None:
         before: tuple[str, ...] = ()
+        printed = time.monotonic()
         while not ended.wait(POLL_SECONDS):
             states = [
                 state_since(began, spec) if number in left else state_of(spec)
                 for number, spec in enumerate(specs)
             ]
             now = tuple(state.state for state in states)
+            lines = [*running_lines(specs, states), summary(states, jobs)]
             if screen is not None:
-                lines = [*running_lines(specs, states), summary(states, jobs)]
                 screen.update(Text("\n".join(lines)), refresh=True)
-            elif now != before:
+            elif now != before or time.monotonic() - printed > LINE_SECONDS:
+                printed = time.monotonic()
                 with suppress(BrokenPipeError):  # a reader that has left, such as head
-                    print(summary(states, jobs), flush=True)
+                    print(*(lines if now == before else lines[-1:]), sep="\n", flush=True)
             before = now
 
     thread = Thread(target=show, daemon=True)
@@ -103,4 +106,4 @@ def state_since(began: float, spec: RunSpec) -> Status:
     """Return the status of a run; waiting if it failed or diverged before ``began``."""
     status = state_of(spec)
     again = status.state in (FAILED, DIVERGED) and status.updated < began
-    return Status(WAITING) if again else status
+    return Status(WAITING, seconds=status.seconds) if again else status

@@ -121,15 +121,17 @@ def summary(states: Sequence[Status], jobs: int) -> str:
 
 
 def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
-    """Return an estimate for the whole grid; None if it is unknown or all runs have ended."""
-    ahead = sum(status.state in (WAITING, STOPPED) for status in states)
-    running = [status for status in states if status.state == RUNNING]
-    if not ahead and not running:
-        return None
+    """Return an estimate for the whole grid; None if it is unknown or all runs have ended.
+
+    A resumed run needs what remains of the mean time of the finished runs.
+    """
+    unfinished = [status for status in states if status.state in (RUNNING, WAITING, STOPPED)]
     took = [status.seconds for status in states if status.state == DONE and status.seconds > 0]
-    known = [status.left for status in running if status.left is not None]
-    if not took and (ahead or not known):
+    if not unfinished or (not took and any(status.left is None for status in unfinished)):
         return None
-    usual = sum(took) / len(took) if took else max(known)
-    known += [max(usual - each.seconds, 0.0) for each in running if each.left is None]
-    return (sum(known) + ahead * usual) / max(min(jobs, ahead + len(running)), 1)
+    usual = sum(took) / len(took) if took else 0.0
+    left = [
+        max(usual - status.seconds, 0.0) if status.left is None else status.left
+        for status in unfinished
+    ]
+    return max(sum(left) / max(min(jobs, len(left)), 1), *left)

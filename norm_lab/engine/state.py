@@ -61,7 +61,7 @@ class Status:
         text: the progress, such as ``900 of 2,000 updates``.
         reason: why it failed or diverged.
         log: the file with the output of the stage.
-        seconds: the time since the run was last started.
+        seconds: the time of all executions so far.
         updated: when this was written, as a Unix time.
         stages: the record of each stage that was started, by its name.
     """

@@ -210,12 +210,14 @@ def test_the_folder_of_an_earlier_version_is_left_alone(runs):
     assert refused.returncode == 1 and "is of an earlier version of norm_lab" in refused.stderr
 
 
-def test_the_largest_peak_memory_of_all_attempts_counts(runs):
+def test_the_largest_peak_memory_and_the_time_of_all_attempts_count(runs):
     runs.run("toy", FAKE_TRAINING="fails")
     (status,) = runs.work.rglob("status.json")
-    status.write_text(re.sub('"memory": [0-9]+', f'"memory": {2**60}', status.read_text()))
+    text = re.sub('"memory": [0-9]+', f'"memory": {2**60}', status.read_text())
+    status.write_text(re.sub('"seconds": [0-9.]+', '"seconds": 5000', text))
     assert runs.run("toy").returncode == 0
-    assert f'"memory": {2**60}' in status.read_text()
+    ended = read_status(status.parent)
+    assert ended.stages["train"].memory == 2**60 and ended.seconds > 5000
 
 
 def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):

@@ -160,6 +160,24 @@ def test_a_terminal_shows_a_line_for_each_running_run_of_a_grid():
     assert running_lines(specs, [Status(WAITING)] * 3) == []
 
 
+def test_a_file_gets_a_line_for_each_running_run_from_time_to_time(monkeypatch):
+    written = threading.Event()
+
+    class File(io.StringIO):
+        def write(self, text):
+            if text.startswith("none, seed 1  running: train 40 %"):
+                written.set()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", File())
+    monkeypatch.setattr(grid, "POLL_SECONDS", 0)
+    monkeypatch.setattr(grid, "LINE_SECONDS", 0)
+    monkeypatch.setattr(grid, "state_of", lambda spec: Status(RUNNING, "train", share=0.4))
+    spec = SimpleNamespace(label="none", folded_suffix="", seed=1)
+    with grid.show_progress([spec], jobs=1, left=[]):
+        assert written.wait(timeout=60)
+
+
 def test_a_reader_that_leaves_does_not_end_the_progress_in_a_traceback(monkeypatch):
     written, failures = threading.Event(), []
 

@@ -21,7 +21,16 @@ from norm_lab.engine.grid import state_since
 from norm_lab.engine.jobs import count_jobs, gpus_of, run_locally
 from norm_lab.engine.overview import seconds_left, summary
 from norm_lab.engine.slurm import SlurmJob, slurm_options
-from norm_lab.engine.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status, write_status
+from norm_lab.engine.state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    Status,
+    write_status,
+)
 from norm_lab.paths import CONFIGS
 from norm_plugin.cli import main
 from norm_plugin.io.command_line import CommandError
@@ -271,20 +280,22 @@ def test_the_time_left_of_a_grid():
     running = Status(RUNNING, left=40.0)
     assert seconds_left([waiting, waiting], 2) is None  # nothing is measured yet
     assert seconds_left([done, waiting, waiting], 2) == 100
-    assert seconds_left([done, running, waiting], 2) == 70
+    assert seconds_left([done, running, running, waiting], 2) == 100  # no run is divided
+    assert seconds_left([done, running, running, waiting], 1) == 180
     assert seconds_left([done, running], 2) == 40
     assert seconds_left([done, Status(RUNNING, seconds=30.0)], 2) == 70  # its own end is unknown
+    assert seconds_left([done, *[Status(STOPPED, seconds=70.0)] * 3], 1) == 90  # they are resumed
     assert seconds_left([done, Status(FAILED), Status(DIVERGED)], 2) is None
     assert summary([done, running, waiting], 2) == (
-        "1 done, 1 running, 1 waiting of 3; about 1 min left"
+        "1 done, 1 running, 1 waiting of 3; about 2 min left"
     )
 
 
 def test_what_an_earlier_sweep_left_failed_is_waiting(tmp_path):
     spec = spec_of("toy", "--work", tmp_path)
     spec.folder.mkdir(parents=True)
-    write_status(spec.folder, Status(FAILED))
-    assert state_since(time.time() + 1, spec) == Status(WAITING)
+    write_status(spec.folder, Status(FAILED, seconds=30.0))
+    assert state_since(time.time() + 1, spec) == Status(WAITING, seconds=30.0)
     assert state_since(time.time() - 60, spec).state == FAILED
 
 

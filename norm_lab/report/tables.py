@@ -271,6 +271,8 @@ TESTS = {
     "paired t, overlapping splits": "Student's t test of the differences by seed, with the "
     "variance that overlapping random splits need (Nadeau and Bengio 2003)",
     "Welch": "Welch's t test of independent samples",
+    "Welch, overlapping splits": "Welch's t test of independent samples, with the variance that "
+    "overlapping random splits need (Nadeau and Bengio 2003)",
 }
 """The descriptions of the tests."""
 EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "

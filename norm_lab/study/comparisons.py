@@ -169,7 +169,7 @@ def _row(
     if declared is None or declared.paired:
         comparison = compare(scores, others, ratio)
     else:
-        comparison = compare_independent(list(scores.values()), list(others.values()))
+        comparison = compare_independent(list(scores.values()), list(others.values()), ratio)
     low, high = comparison.interval
     row |= {"difference": comparison.mean, "difference_low": low, "difference_high": high}
     own = ("standard_error", "degrees", "test", "p", "p_permutation", "exact")

@@ -34,6 +34,8 @@ DRAWS = 19_999
 TIE = 1e-9
 """Statistics with a smaller relative difference are considered equal, because sums of the same
 scores in another order differ by rounding."""
+OVERLAPPING = ", overlapping splits"
+"""The end of the name of a t test with the variance that overlapping random splits need."""
 Scores = Sequence[float] | np.ndarray
 
 
@@ -159,7 +161,7 @@ def compare(
     shared = sorted(arm.keys() & baseline.keys())
     if len(shared) > 1 or (shared and min(len(arm), len(baseline)) == 1):
         return compare_paired([arm[seed] - baseline[seed] for seed in shared], test_to_train)
-    return compare_independent(list(arm.values()), list(baseline.values()))
+    return compare_independent(list(arm.values()), list(baseline.values()), test_to_train)
 
 
 def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Comparison:
@@ -175,23 +177,29 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
         return Comparison(mean, by_seed=by_seed)
     error = standard_deviation(values) * math.sqrt(1 / n + test_to_train)
     p, exact = sign_flip_p(values)
-    test = "paired t, overlapping splits" if test_to_train else "paired t"
+    test = f"paired t{OVERLAPPING}" if test_to_train else "paired t"
     return Comparison(mean, error, n - 1, p, exact, test, n, by_seed)
 
 
-def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
-    """Test the difference of two means: Welch's t test and the permutation test."""
+def compare_independent(arm: Scores, baseline: Scores, test_to_train: float = 0.0) -> Comparison:
+    """Test the difference of two means: Welch's t test and the permutation test.
+
+    On random splits, the variance of each mean is that of :func:`compare_paired`.
+    """
     first, second = _finite(arm), _finite(baseline)
     mean, n = float(first.mean() - second.mean()), min(len(first), len(second))
     if n == 1:
         return Comparison(mean)
-    errors = [standard_deviation(side) ** 2 / len(side) for side in (first, second)]
+    errors = [
+        standard_deviation(side) ** 2 * (1 / len(side) + test_to_train) for side in (first, second)
+    ]
     error, degrees = math.sqrt(sum(errors)), math.inf
     if error:
         parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (first, second)))
         degrees = sum(errors) ** 2 / parts
     p, exact = division_p(first, second)
-    return Comparison(mean, error, degrees, p, exact, "Welch", n)
+    test = f"Welch{OVERLAPPING}" if test_to_train else "Welch"
+    return Comparison(mean, error, degrees, p, exact, test, n)
 
 
 def estimate(values: Scores, test_to_train: float = 0.0) -> Comparison:

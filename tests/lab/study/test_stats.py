@@ -134,6 +134,11 @@ def test_overlapping_splits_widen_both_intervals():
     assert corrected.p > plain.p and corrected.p_permutation == plain.p_permutation
     widths = [np.ptp(describe(differences, ratio).interval) for ratio in (0.0, 1 / 8)]
     assert widths[1] / widths[0] == pytest.approx(widening)
+    sides = by_seed(ARM), by_seed(BASELINE, first=11)  # of other splits
+    plain, corrected = compare(*sides), compare(*sides, 1 / 8)
+    widening = math.sqrt((1 / 5 + 1 / 8) / (1 / 5))
+    assert corrected.standard_error / plain.standard_error == pytest.approx(widening)
+    assert corrected.degrees == pytest.approx(plain.degrees)  # of sides with as many seeds
 
 
 def test_equivalence_is_statsmodels():
@@ -393,6 +398,10 @@ def test_accuracies_are_compared_by_their_counts():
     assert row["test"] == "paired t, overlapping splits"
     expected = compare_paired(values, 1089 / 8608).interval
     assert (row["difference_low"], row["difference_high"]) == pytest.approx(expected)
+    declared = PrimaryComparison("good", "base", paired=False)
+    row = table_of(runs, primary=[declared]).loc["good"]
+    assert row["test"] == "Welch, overlapping splits"
+    assert "with the variance that overlapping" in tables.test_note(pd.DataFrame([row]))
 
 
 @pytest.mark.parametrize(

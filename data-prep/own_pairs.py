@@ -32,7 +32,7 @@ def languages_of(folder: Path) -> Languages:
 
 
 def main(argv: list[str]) -> None:
-    """Run the stages of the corpus in the folder of --raw."""
+    """Prepare the corpus in the folder of --raw."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--raw", type=Path)
     folder = parser.parse_known_args(argv)[0].raw

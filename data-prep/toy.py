@@ -23,7 +23,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from norm_plugin.io.command_line import at_least
 from prep.binarize import make_dictionary, publish_binary
@@ -33,52 +33,16 @@ from prep.stages import SEED, make_parser, run
 
 SOURCE, TARGET = "en", "xx"  # xx: no real language has this code
 SHORTEST, LONGEST = 5, 20  # tokens per sentence, its full stop included, on either side
-
 T = TypeVar("T")
+Row = list[str]
 
 
-# ---- words ----------------------------------------------------------------------------------
-
-
-class Noun(NamedTuple):
-    """English singular and plural; Velan stem and gender vowel."""
-
-    singular: str
-    plural: str
-    stem: str
-    gender: str
-
-
-class Verb(NamedTuple):
-    """English base form, third person and past; Velan stem."""
-
-    base: str
-    third: str
-    past: str
-    stem: str
-
-
-class Determiner(NamedTuple):
-    """English form before a singular and before a plural; Velan stem."""
-
-    singular: str
-    plural: str
-    stem: str
-
-
-def _rows(table: str) -> list[list[str]]:
+def _rows(table: str) -> list[Row]:
     return [row.split() for row in table.split(",")]
 
 
-def _nouns(table: str) -> list[Noun]:
-    return [Noun(*row) for row in _rows(table)]
-
-
-def _verbs(table: str) -> list[Verb]:
-    return [Verb(*row) for row in _rows(table)]
-
-
-BEINGS = _nouns("""
+# English singular, plural; Velan stem, gender
+BEINGS = _rows("""
     dog dogs kelod o, cat cats mirk a, bird birds sifel u, horse horses tarpan o,
     girl girls lumin a, boy boys dorik o, woman women halen a, man men borut o,
     child children pinel u, teacher teachers sodar u, farmer farmers grenok o,
@@ -86,24 +50,22 @@ BEINGS = _nouns("""
     singer singers melod a, neighbour neighbours viszen o, friend friends amerl u,
     king kings regol u
 """)
-THINGS = _nouns("""
+THINGS = _rows("""
     book books libet a, letter letters skrip u, apple apples pomer a, cup cups kalik o,
     chair chairs sedul u, hat hats kapor o, boat boats barken a, lamp lamps luker u,
     stone stones petrok o, flower flowers florin a, key keys klavut u,
     basket baskets korbel o, coat coats mantil a, picture pictures bildur o,
     wheel wheels rotan u, drum drums tamber a
 """)
-PLACES = _nouns("""
+PLACES = _rows("""
     house houses domar a, tree trees arbok o, river rivers fluvin u, garden gardens jardel o,
     bridge bridges pontur u, tower towers turil a
 """)
-DETERMINERS = [
-    Determiner(*row)
-    for row in _rows("""
+# English before a singular, before a plural; Velan stem
+DETERMINERS = _rows("""
     the the t, a some n, this these k, that those v, my my mer, your your zel, our our nor
 """)
-]
-# Per table: English, Velan.
+# English, Velan
 ADJECTIVES = _rows("""
     old ves, small pet, big gran, red rus, green verd, happy felik, quiet sil, young jun,
     clever sapin, beautiful belor, tired lasin, strong fort
@@ -115,57 +77,43 @@ MANNERS = _rows("""
     slowly lente, quickly rapide, often ofte, again retre, happily felike, quietly sile,
     together kune
 """)
-# Tense: time words that go with it.
 TIMES = {
     "present": _rows("today hodie, now nune"),
     "past": _rows("yesterday ieri, earlier prime"),
     "future": _rows("tomorrow kras, soon balde"),
 }
+OBJECT = "n"
 TENSES = {"present": "ar", "past": "ir", "future": "ur"}
-TRANSITIVE = _verbs("""
+# English base form, third person, past; Velan stem
+TRANSITIVE = _rows("""
     see sees saw pal, find finds found trov, hold holds held ten, paint paints painted kolor,
     love loves loved amik, hear hears heard aud, carry carries carried port,
     follow follows followed sek, watch watches watched gard,
     remember remembers remembered memor, draw draws drew desin, help helps helped adjun
 """)
-INTRANSITIVE = _verbs("""
+INTRANSITIVE = _rows("""
     sleep sleeps slept dorm, sing sings sang kant, walk walks walked mars,
     laugh laughs laughed rid, wait waits waited tard, swim swims swam nat
 """)
-DITRANSITIVE = _verbs("""
+DITRANSITIVE = _rows("""
     give gives gave don, show shows showed mostr, send sends sent mand,
     bring brings brought fer
 """)
 
 
-# ---- grammar --------------------------------------------------------------------------------
-
-
-class NounPhrase(NamedTuple):
-    """A noun phrase in both languages, and its number, with which the verb agrees."""
-
-    source: list[str]
-    target: list[str]
-    plural: bool
-
-
-def inflect(stem: str, gender: str, plural: bool, is_object: bool = False) -> str:
-    """Return the Velan form of a noun, determiner or adjective: stem, gender, number, case."""
-    return stem + gender + ("i" if plural else "") + ("n" if is_object else "")
-
-
-def conjugate(stem: str, tense: str, plural: bool) -> str:
-    """Return the Velan form of a verb: stem, tense, number of its subject."""
-    return stem + TENSES[tense] + ("en" if plural else "")
-
-
-def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) -> list[str]:
+def english_verb(verb: Row, tense: str, plural: bool, negated: bool = False) -> list[str]:
     """Return the English words of a verb in the third person."""
+    base, third, past, _ = verb
     if negated:
         present = "do" if plural else "does"
-        return [{"present": present, "past": "did", "future": "will"}[tense], "not", verb.base]
-    present = verb.base if plural else verb.third
-    return {"present": [present], "past": [verb.past], "future": ["will", verb.base]}[tense]
+        return [{"present": present, "past": "did", "future": "will"}[tense], "not", base]
+    present = base if plural else third
+    return {"present": [present], "past": [past], "future": ["will", base]}[tense]
+
+
+def velan_verb(verb: Row, tense: str, plural: bool) -> str:
+    """Return the Velan form of a verb: stem, tense, number of its subject."""
+    return verb[-1] + TENSES[tense] + ("en" if plural else "")
 
 
 class Grammar:
@@ -185,83 +133,79 @@ class Grammar:
         return self._random() < probability
 
     def noun_phrase(
-        self, nouns: Sequence[Noun], is_object: bool, modified: float = 0.0
-    ) -> NounPhrase:
-        """Return a noun with its determiner and adjectives.
+        self, nouns: Sequence[Row], case: str = "", modified: float = 0.0
+    ) -> tuple[list[str], list[str], bool]:
+        """Return a noun with determiner and adjectives in both languages, and if it is plural.
 
-        `modified` is the probability of a phrase or clause that describes the noun.
+        `case` is the Velan ending of an object, and `modified` the probability of a phrase or
+        clause that describes the noun.
         """
         noun, determiner = self._pick(nouns), self._pick(DETERMINERS)
         plural = self._chance(0.4)
         adjectives = [self._pick(ADJECTIVES)] if self._chance(0.4) else []
         if adjectives and self._chance(0.2):
             adjectives.append(self._pick([a for a in ADJECTIVES if a != adjectives[0]]))
-        article = determiner.plural if plural else determiner.singular
-        source = [word for word, _ in adjectives] + [noun.plural if plural else noun.singular]
+        form = 1 if plural else 0  # its place in a row
+        source = [english for english, _ in adjectives] + [noun[form]]
+        article = determiner[form]
         if article == "a" and source[0][0] in "aeiou":
             article = "an"
-        target = [
-            inflect(determiner.stem, noun.gender, plural, is_object),
-            inflect(noun.stem, noun.gender, plural, is_object),
-            *(inflect(stem, noun.gender, plural) for _, stem in reversed(adjectives)),
-        ]
+        number = noun[-1] + ("i" if plural else "")
+        target = [determiner[-1] + number + case, noun[-2] + number + case]
+        target += [velan + number for _, velan in reversed(adjectives)]
         after, before = self._modifier(noun, plural) if self._chance(modified) else ([], [])
-        return NounPhrase([article, *source, *after], before + target, plural)
+        return [article, *source, *after], before + target, plural
 
-    def _modifier(self, noun: Noun, plural: bool) -> tuple[list[str], list[str]]:
+    def _modifier(self, noun: Row, plural: bool) -> tuple[list[str], list[str]]:
         """Return a description of a noun: English words after it, and Velan words before it."""
         if self._chance(0.5):
             preposition, postposition = self._pick(PREPOSITIONS)
-            place = self.noun_phrase(PLACES, is_object=False)
-            return [preposition, *place.source], [*place.target, postposition]
+            source, target, _ = self.noun_phrase(PLACES)
+            return [preposition, *source], [*target, postposition]
         verb, tense = self._pick(TRANSITIVE), self._pick(("present", "past"))
         if noun in BEINGS and self._chance(0.6):  # the noun is the subject of the clause
-            other = self.noun_phrase(BEINGS + THINGS, is_object=True)
-            source = [*english_verb(verb, tense, plural), *other.source]
-            return ["which", *source], [*other.target, conjugate(verb.stem, tense, plural), "ke"]
-        other = self.noun_phrase(BEINGS, is_object=False)
-        source = [*other.source, *english_verb(verb, tense, other.plural)]
-        return ["which", *source], [*other.target, conjugate(verb.stem, tense, other.plural), "ke"]
+            source, target, _ = self.noun_phrase(BEINGS + THINGS, OBJECT)
+            source = [*english_verb(verb, tense, plural), *source]
+        else:
+            source, target, plural = self.noun_phrase(BEINGS)
+            source += english_verb(verb, tense, plural)
+        return ["which", *source], [*target, velan_verb(verb, tense, plural), "ke"]
 
-    def _predicate(self) -> tuple[Verb, list[str], list[str]]:
+    def _predicate(self) -> tuple[Row, list[str], list[str]]:
         """Return a verb with its objects: English words after it, Velan words before it."""
         kind = self._random()
         if kind < 0.2:
             return self._pick(INTRANSITIVE), [], []
         if kind < 0.8:
-            other = self.noun_phrase(BEINGS + THINGS, is_object=True, modified=0.35)
-            return self._pick(TRANSITIVE), other.source, other.target
-        gift = self.noun_phrase(THINGS, is_object=True)
-        receiver = self.noun_phrase(BEINGS, is_object=False)
-        target = [*receiver.target, "ri", *gift.target]
-        return self._pick(DITRANSITIVE), [*gift.source, "to", *receiver.source], target
+            source, target, _ = self.noun_phrase(BEINGS + THINGS, OBJECT, modified=0.35)
+            return self._pick(TRANSITIVE), source, target
+        source, target, _ = self.noun_phrase(THINGS, OBJECT)
+        receiver, velan_receiver, _ = self.noun_phrase(BEINGS)
+        verb = self._pick(DITRANSITIVE)
+        return verb, [*source, "to", *receiver], [*velan_receiver, "ri", *target]
 
     def sentence(self) -> tuple[list[str], list[str]]:
         """Return one sentence: the English tokens and the Velan tokens."""
-        subject = self.noun_phrase(BEINGS, is_object=False, modified=0.3)
+        subject, velan_subject, plural = self.noun_phrase(BEINGS, modified=0.3)
         verb, after, before = self._predicate()
         tense, negated = self._pick(tuple(TENSES)), self._chance(0.15)
         manner = self._pick(MANNERS) if self._chance(0.3) else ["", ""]
         time = self._pick(TIMES[tense]) if self._chance(0.35) else ["", ""]
-        source = [*subject.source, *english_verb(verb, tense, subject.plural, negated)]
-        source += [*after, manner[0]]
+        source = [*subject, *english_verb(verb, tense, plural, negated), *after, manner[0]]
         source = [time[0], *source] if self._chance(0.5) else [*source, time[0]]
-        target = [time[1], *subject.target, *before, manner[1]]
-        target += [conjugate(verb.stem, tense, subject.plural), "ne" if negated else ""]
+        target = [time[1], *velan_subject, *before, manner[1]]
+        target += [velan_verb(verb, tense, plural), "ne" if negated else ""]
         return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
 
     def sentences(self) -> Iterator[tuple[str, str]]:
         """Yield endless pairs, with tokens joined by spaces; English sentences do not repeat."""
         seen = set()
         while True:
-            source, target = self.sentence()
-            fits = all(SHORTEST <= len(side) <= LONGEST for side in (source, target))
-            if fits and tuple(source) not in seen:
-                seen.add(tuple(source))
-                yield " ".join(source), " ".join(target)
-
-
-# ---- the command ----------------------------------------------------------------------------
+            source, target = map(" ".join, self.sentence())
+            fits = all(SHORTEST <= len(side.split()) <= LONGEST for side in (source, target))
+            if fits and source not in seen:
+                seen.add(source)
+                yield source, target
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
@@ -307,16 +251,11 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     sizes = {split: getattr(args, split) for split in SPLITS}
     spec = make_data_spec("toy", SOURCE, TARGET, {"seed": args.seed, **sizes})
-    if args.only == "fetch":
-        report("nothing to fetch: the toy corpus is generated")
-    if args.only in (None, "prepare"):
-        files = generate(args.seed, sizes)
-        texts = {name: "".join(f"{line}\n" for line in lines) for name, lines in files.items()}
-        inputs = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
-        spec = {**spec, "inputs": inputs}
-        publish(args.out, spec, partial(build, files=files), args.overwrite)
-    if args.only in (None, "binarize"):
-        publish_binary(args.out, spec, args.overwrite)
+    files = generate(args.seed, sizes)
+    texts = {name: "".join(f"{line}\n" for line in lines) for name, lines in files.items()}
+    inputs = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    publish(args.out, {**spec, "inputs": inputs}, partial(build, files=files), args.overwrite)
+    publish_binary(args.out, args.overwrite)
 
 
 if __name__ == "__main__":

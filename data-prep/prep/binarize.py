@@ -18,11 +18,8 @@ from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_json
 from prep.files import SPLITS, lines_of, report
 from prep.folder import (
-    MANIFEST,
-    DataSpec,
     binary_file,
     dictionary,
-    difference,
     digests_of,
     locked_unless,
     read_manifest,
@@ -57,23 +54,12 @@ def make_dictionary(
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
-def publish_binary(out: Path, spec: DataSpec, overwrite: bool) -> None:
+def publish_binary(out: Path, overwrite: bool) -> None:
     """Add the binary text to OUT/bin, unless it exists for the text in OUT.
 
     The record is written last, so after a failure or a kill the text is binarized again.
-
-    Raises:
-        CommandError: OUT has no text, or the text of another corpus or direction than `spec`.
     """
     out = out.resolve()
-    if not (out / MANIFEST).is_file():
-        raise CommandError(f"{out} has no prepared text to binarize; run --only prepare first")
-    which_text = {key: spec[key] for key in ("corpus", "source", "target")}
-    if differs := difference(read_manifest(out), which_text):
-        raise CommandError(
-            f"{out} was prepared with {differs}; choose another --out or the options it was "
-            "prepared with"
-        )
     with locked_unless(lambda: not overwrite and _is_binarized(out), out) as needed:
         if not needed:
             report(f"nothing to do: the text is binarized in {out / 'bin'}")

@@ -1,4 +1,4 @@
-"""The command of a corpus and its stages: fetch, prepare, binarize."""
+"""The command of a corpus: download, prepare and binarize it, as far as that is not done."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from pathlib import Path
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from prep.binarize import publish_binary
 from prep.download import Source, download_all
-from prep.files import RawFile, file_digest, find_raw, read_raw, report
+from prep.files import RawFile, file_digest, find_raw, read_raw
 from prep.folder import MANIFEST, Counts, DataSpec, publish, read_manifest
 
-STAGES = ("fetch", "prepare", "binarize")
 SEED = at_least(0)  # `random.Random` drops the sign
 
 
@@ -54,11 +53,11 @@ class RawCorpus(ABC):
         return parser.parse_args(argv)
 
     def main(self, description: str | None) -> None:
-        """Run the stages with sys.argv, and exit: the command of the corpus."""
+        """Run with sys.argv, and exit: the command of the corpus."""
         run(lambda argv: self.run(argv, description))
 
     def run(self, argv: Sequence[str], description: str | None = None) -> None:
-        """Run the stage of --only, or all stages; raise CommandError for bad input."""
+        """Make what is not done yet; raise CommandError for bad input."""
         parser = make_parser(description)
         parser.add_argument(
             "--raw",
@@ -73,33 +72,28 @@ class RawCorpus(ABC):
             help="folder for downloaded files, without --raw (default: OUT.download)",
         )
         args = self.parse(parser, argv)
-        if args.only != "binarize" and args.raw is None and not self.sources:
+        if args.raw is None and not self.sources:
             raise CommandError(
                 "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
                 "(--help names them)"
             )
         out = args.out.resolve()
         folder = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
-        if args.only == "fetch":
-            self._fetch(args, folder)
-            read_raw(folder, self.raw_files)
-            report(f"done: the raw files are in {folder}")
-        if args.only in (None, "prepare"):
 
-            def build(work: Path) -> dict[str, Counts]:
-                self._fetch(args, folder)
-                unpacked = work / "unpacked"
-                counts = self.build(args, read_raw(folder, self.raw_files, unpacked), work)
-                shutil.rmtree(unpacked, ignore_errors=True)
-                return counts
+        def build(work: Path) -> dict[str, Counts]:
+            if args.raw is None:
+                download_all(self.sources, folder)
+            unpacked = work / "unpacked"
+            counts = self.build(args, read_raw(folder, self.raw_files, unpacked), work)
+            shutil.rmtree(unpacked, ignore_errors=True)
+            return counts
 
-            spec = {**self.data_spec(args), "inputs": self._inputs(args, folder)}
-            publish(args.out, spec, build, args.overwrite)
-        if args.only in (None, "binarize"):
-            publish_binary(args.out, self.data_spec(args), args.overwrite)
+        spec = {**self.data_spec(args), "inputs": self._inputs(args, folder)}
+        publish(args.out, spec, build, args.overwrite)
+        publish_binary(args.out, args.overwrite)
 
     def _inputs(self, args: argparse.Namespace, folder: Path) -> dict[str, str]:
-        """Return the SHA-256 of the raw files by name; fetch files of which none is known."""
+        """Return the SHA-256 of the raw files by name; download files of which none is known."""
         if args.raw is not None:
             paths = dict.fromkeys(find_raw(folder, self.raw_files).values())
             return {path.name: file_digest(path) for path in paths}
@@ -108,19 +102,8 @@ class RawCorpus(ABC):
             known = read_manifest(args.out)["inputs"]  # the raw files may be gone
         digests = {each.name: each.digest or known.get(each.name) for each in self.sources}
         if None in digests.values():
-            self._fetch(args, folder)
+            download_all(self.sources, folder)
         return {name: digest or file_digest(folder / name) for name, digest in digests.items()}
-
-    def _fetch(self, args: argparse.Namespace, folder: Path) -> None:
-        """Fetch the raw files, unless they are given; with --only prepare they must exist."""
-        if args.raw is not None:
-            return
-        missing = [source.name for source in self.sources if not (folder / source.name).is_file()]
-        if args.only == "prepare" and missing:
-            raise CommandError(
-                f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
-            )
-        download_all(self.sources, folder)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -130,12 +113,6 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder for the prepared corpus"
-    )
-    parser.add_argument(
-        "--only",
-        choices=STAGES,
-        help="run only this stage: fetch downloads the raw files, prepare creates the text, "
-        "binarize creates bin/ (default: all that are not done)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus in DIR")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Archives of made-up raw files, the real ones, and the stage prepare of a corpus."""
+"""Archives of made-up raw files, the real ones, and the preparation of a corpus."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def real():
 
 @pytest.fixture(scope="session")
 def prepare():
-    """Runs the stage prepare with further flags; returns the manifest."""
+    """Prepares a corpus with further flags; returns the manifest."""
 
     def run(corpus, raw, out, *flags):
-        argv = ["--raw", raw, "--out", out, "--only", "prepare", "--workers", "1", *flags]
+        argv = ["--raw", raw, "--out", out, "--workers", "1", *flags]
         corpus.run(list(map(str, argv)))
         return json.loads((out / "manifest.json").read_text())
 

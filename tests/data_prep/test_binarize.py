@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from norm_plugin.io.command_line import CommandError
 from prep import binarize, folder
 from prep.files import SPLITS, write_lines
 
@@ -78,7 +77,7 @@ def test_two_halves_are_what_fairseq_preprocess_makes(tmp_path, preprocess, join
     whole = preprocess(*["--joined-dictionary"] * joint)
     groups = [EACH] if joint else [["en"], ["de"]]
     folder.publish(tmp_path / "out", SPEC, partial(build, groups=groups), overwrite=False)
-    binarize.publish_binary(tmp_path / "out", SPEC, overwrite=False)
+    binarize.publish_binary(tmp_path / "out", overwrite=False)
     made = contents(tmp_path / "out/bin")
     record = json.loads(made.pop("binarized.json"))
     assert made == whole and len(whole) == 14
@@ -116,7 +115,7 @@ def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
         return {}
 
     folder.publish(tmp_path / "out", spec, build, overwrite=False)
-    binarize.publish_binary(tmp_path / "out", spec, overwrite=False)
+    binarize.publish_binary(tmp_path / "out", overwrite=False)
     known = Dictionary.load(str(tmp_path / "out/bin" / dictionary))
     data = data_utils.load_indexed_dataset(str(tmp_path / "out/bin" / stem), known)
     a, b, end = known.index("a"), known.index("b"), known.eos()
@@ -128,7 +127,7 @@ def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
 
 def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
     manifest = (prepared / "manifest.json").read_bytes()
-    binarize.publish_binary(prepared, SPEC, overwrite=False)
+    binarize.publish_binary(prepared, overwrite=False)
     assert (prepared / "manifest.json").read_bytes() == manifest
     made = contents(prepared / "bin")
     # A complete corpus is used where nothing can be written.
@@ -139,35 +138,24 @@ def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monk
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "binarize", never)
         folder.publish(prepared, SPEC, never, overwrite=False)
-        binarize.publish_binary(prepared, SPEC, overwrite=False)
+        binarize.publish_binary(prepared, overwrite=False)
     assert capsys.readouterr().err.count("nothing to do") == 2
     lock.rmdir()
     # A file of the same size and other content, as a failing disk leaves it.
     changed = prepared / "bin" / "test.en-de.en.bin"
     changed.write_bytes(b"y" * changed.stat().st_size)
-    binarize.publish_binary(prepared, SPEC, overwrite=False)
+    binarize.publish_binary(prepared, overwrite=False)
     assert contents(prepared / "bin") == made
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "tool_versions", lambda: {"fairseq": "another"})
-        binarize.publish_binary(prepared, SPEC, overwrite=False)
+        binarize.publish_binary(prepared, overwrite=False)
     assert json.loads((prepared / "bin/binarized.json").read_text())["fairseq"] == "another"
     spec = {**SPEC, "settings": {"merges": 3}}
     folder.publish(prepared, spec, partial(build, end="a b"), overwrite=True)
     assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
-    binarize.publish_binary(prepared, SPEC, overwrite=False)
+    binarize.publish_binary(prepared, overwrite=False)
     assert changed.read_bytes() != made[changed.name]
     assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
-
-
-@pytest.mark.parametrize("other", [{"corpus": "small"}, {"source": "de", "target": "en"}])
-def test_the_text_of_another_corpus_or_direction_is_not_binarized(prepared, other):
-    key, value = next(iter(other.items()))
-    with pytest.raises(
-        CommandError, match=rf'prepared with {key} ".*", not "{value}".*another --out'
-    ):
-        binarize.publish_binary(prepared, {**SPEC, **other}, overwrite=True)
-    with pytest.raises(CommandError, match=r"no prepared text to binarize; run --only prepare"):
-        binarize.publish_binary(prepared / "none", SPEC, overwrite=False)
 
 
 def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, monkeypatch):
@@ -186,12 +174,12 @@ def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, mo
     with monkeypatch.context() as patch:
         patch.setattr(binarize, "binarize_text", full)
         with pytest.raises(OSError, match="No space left"):
-            binarize.publish_binary(prepared, SPEC, overwrite=False)
+            binarize.publish_binary(prepared, overwrite=False)
     assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
     assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stop)
         with pytest.raises(KeyboardInterrupt):
-            binarize.publish_binary(prepared, SPEC, overwrite=False)
-    binarize.publish_binary(prepared, SPEC, overwrite=False)
+            binarize.publish_binary(prepared, overwrite=False)
+    binarize.publish_binary(prepared, overwrite=False)
     assert len(contents(prepared / "bin")) == 15

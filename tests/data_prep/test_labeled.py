@@ -95,19 +95,11 @@ def test_byte_order_marks_change_no_text(rt, sst, marked, tmp_path, prepare):
         shutil.rmtree(tmp_path / "marked")
 
 
-def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, capsys, prepare):
-    def again(out):
-        RT.run(["--out", str(out), "--only", "prepare"])
-
+def test_what_is_prepared_needs_its_raw_files_no_more(archived, tmp_path, capsys, prepare):
     prepare(RT, archived, tmp_path / "tar")
     capsys.readouterr()
-    again(tmp_path / "tar")
-    assert "nothing to do" in capsys.readouterr().err
-    prepare(RT, rt, tmp_path / "plain")  # not from the file that would be downloaded
-    with pytest.raises(
-        CommandError, match=r"plain\.download lacks rt-pol.* run --only fetch first"
-    ):
-        again(tmp_path / "plain")
+    RT.run(["--out", str(tmp_path / "tar")])
+    assert capsys.readouterr().err.count("nothing to do") == 2
 
 
 def test_sst5_has_its_own_split(sst, tmp_path, prepare, examples, lines):
@@ -194,12 +186,8 @@ def test_the_dictionary_of_a_pretrained_model(tmp_path, prepare):
 
 
 def test_a_corpus_that_cannot_be_downloaded_says_so(tmp_path):
-    command = ["--out", str(tmp_path / "out"), "--only"]
-    for stage in ("fetch", "prepare"):
-        with pytest.raises(CommandError, match="cannot be downloaded; pass the folder .* --raw"):
-            mrpc.CORPUS.run([*command, stage])
-    with pytest.raises(CommandError, match="out has no prepared text to binarize"):
-        mrpc.CORPUS.run([*command, "binarize"])
+    with pytest.raises(CommandError, match="cannot be downloaded; pass the folder .* --raw"):
+        mrpc.CORPUS.run(["--out", str(tmp_path / "out")])
 
 
 # ---- errors -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def test_six_files_are_a_corpus(tmp_path):
     for split in SPLITS:
         write_lines(raw / f"{split}.de", ["Ein guter Film.", "Nicht schlecht."])
         write_lines(raw / f"{split}.en", ["A good film.", "It isn't bad."])
-    flags = ["--only", "prepare", "--merges", "10", "--workers", "1"]
+    flags = ["--merges", "10", "--workers", "1"]
     own_pairs.main(["--raw", str(raw), "--out", str(tmp_path / "out"), *flags])
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert (manifest["corpus"], manifest["source"], manifest["target"]) == ("reviews", "de", "en")

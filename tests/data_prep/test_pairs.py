@@ -27,7 +27,6 @@ from prep.pairs import read_side
 from prep.text import apply_rules
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT_ONLY = ("--only", "prepare")
 
 
 def run(corpus, *argv):
@@ -89,7 +88,7 @@ def test_from_raw_to_bin(raw, tmp_path, lines, capsys):
     plain.mkdir()
     for path in raw.iterdir():
         (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    prepare_all(plain, tmp_path / "plain-out", "--workers", "2", *TEXT_ONLY)
+    prepare_all(plain, tmp_path / "plain-out", "--workers", "2")
     manifests = [
         json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "plain-out")
     ]
@@ -124,17 +123,11 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(stages, "download_all", download)
     command = [TINY30K, "--out", tmp_path / "out", "--merges", 50, "--workers", 1]
-    with pytest.raises(
-        CommandError, match=r"out\.download lacks train\.en\.gz.*--only fetch first"
-    ):
-        run(*command, *TEXT_ONLY)
-    run(*command, "--only", "fetch")
-    assert listing(tmp_path) == [".out.lock", "out.download", "raw"]
-    run(*command, *TEXT_ONLY)
+    run(*command)
     assert listing(tmp_path) == [".out.lock", "out", "out.download", "raw"]
     # The published checksums say that OUT is right, without the files.
     shutil.rmtree(tmp_path / "out.download")
-    run(*command, *TEXT_ONLY)
+    run(*command)
     assert "nothing to do" in capsys.readouterr().err
 
 
@@ -156,7 +149,7 @@ def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):
 def test_real_multi30k(real, tmp_path, lines):
     folder, out = real("multi30k"), tmp_path / "out"
     assert {p.name: file_digest(p) for p in folder.glob("*.gz")} == multi30k.DIGESTS
-    run(multi30k.CORPUS, "--raw", folder, "--out", out, "--merges", 2000, *TEXT_ONLY)
+    run(multi30k.CORPUS, "--raw", folder, "--out", out, "--merges", 2000)
     manifest = json.loads((out / "manifest.json").read_text())
     # A change here changes every result on this corpus: make it knowingly.
     tokens = {side: manifest["counts"]["tok"][f"train.{side}"]["tokens"] for side in ("en", "de")}

@@ -137,6 +137,6 @@ def test_no_process_outlives_the_command(tmp_path, number):
         return
     assert running.returncode == -number and left == [".out.lock", ".out.tmp"]
     sizes = ["--train", "3", "--valid", "1", "--test", "1"]
-    toy.main(["--out", str(out), "--only", "prepare", *sizes])  # it starts again
+    toy.main(["--out", str(out), *sizes])  # it starts again
     assert sorted(path.name for path in out.parent.iterdir()) == [".out.lock", "out"]
     assert not (out / "half").exists()

@@ -40,7 +40,7 @@ from norm_lab.config.extra_flags import (
     check_given_once,
     settings_of_flags,
 )
-from norm_lab.config.names import CHOICES, check_experiment, check_known, read_seed
+from norm_lab.config.names import CHOICES, check_experiment, read_seed
 from norm_lab.config.options import Request
 from norm_lab.config.spec import RunSpec
 from norm_lab.config.studies import (
@@ -316,11 +316,7 @@ def _hyperparameters(
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if request.smoke else []
     base = read_configuration(str(experiment.config), groups)
-    try:
-        config = read_configuration(str(experiment.config), [*groups, *overrides])
-    except CommandError:
-        check_known(overrides, base)
-        raise
+    config = read_configuration(str(experiment.config), [*groups, *overrides])
     check_hyperparameters(config, request.user_dir)  # before fairseq evaluates some of them
     from_flags = settings_of_flags(request.extra_flags, config)
     check_given_once(from_flags, overrides)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from norm_lab.config.options import absolute_path
-from norm_lab.config.studies import checked, read_yaml
+from norm_lab.config.studies import dataclass_of, read_yaml
 from norm_lab.paths import CONFIGS
 from norm_lab.run.record import Preparation, Value
 from norm_plugin.io.command_line import CommandError, did_you_mean
@@ -134,7 +134,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     keys = {key: settings[key] for key in settings if key not in ("preset", "presets", "default")}
     chosen = keys.get("recipe") if recipe is None else recipe
     keys |= {"config": path, "recipe": chosen, **keys.get("recipes", {}).get(chosen, {})}
-    return checked(Experiment, keys, f"{path}: {KEY}")
+    return dataclass_of(Experiment, keys, f"{path}: {KEY}")
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:

@@ -40,7 +40,7 @@ def settings_of_flags(flags: Sequence[str], config: Configuration) -> Configurat
     """
     settings: Configuration = {}
     for key, value in (_parse(flags, config) if flags else {}).items():
-        group, name = _place(key, config)
+        group, name = _group_and_name(key, config)
         settings.setdefault(group, {})[name] = value
     return settings
 
@@ -96,7 +96,7 @@ def _parse(flags: Sequence[str], config: Configuration) -> dict[str, Any]:
     return given
 
 
-def _place(key: str, config: Configuration) -> tuple[str, str]:
+def _group_and_name(key: str, config: Configuration) -> tuple[str, str]:
     """Return the group of a setting of ``fairseq-train``, and its name in the group."""
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY

@@ -5,15 +5,12 @@ What is left, the values of hyperparameters, is checked when the runs are compos
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from norm_lab.config.experiments import experiment_names, is_experiment
-from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.options import Request, norm_keys
 from norm_lab.config.studies import study_names, study_path
-from norm_lab.run.flags import Configuration
 from norm_plugin.declarations.reading import read_norms, read_placements
 from norm_plugin.io.command_line import CommandError, did_you_mean, usage_errors
 
@@ -51,24 +48,6 @@ def check_names(request: Request) -> None:
                     f"unknown {key} {name!r}; {did_you_mean(name, known[key])} One of your own "
                     "needs --user-dir with the folder that registers it"
                 )
-
-
-def check_known(overrides: Sequence[str], config: Configuration) -> None:
-    """Raise CommandError for an override whose key fairseq does not know, but knows one like it.
-
-    Args:
-        config: the settings of the experiment, whose components have keys of their own.
-    """
-    known = [f"{group}.{name}" for group in config for name in config[group]]
-    known += [f"{group}.{name}" for group, names in keys_of_groups().items() for name in names]
-    for override in overrides:
-        key = override.partition("=")[0]
-        group, _, name = key.rpartition(".")
-        like = [each for each in known if each.endswith(f".{name}")]
-        names = [each.rpartition(".")[2] for each in known if each.startswith(f"{group}.")]
-        like += [f"{group}.{near}" for near in difflib.get_close_matches(name, names, n=1)]
-        if like and key not in known and not key.startswith(("+", "~", "model.norm_")):
-            raise CommandError(f"unknown key {key}; did you mean {like[0]}?")
 
 
 def check_experiment(name: str) -> None:

@@ -228,7 +228,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         raise CommandError(str(error).splitlines()[0]) from error
 
 
-def checked(kind: type[T], content: Any, where: str) -> T:
+def dataclass_of(kind: type[T], content: Any, where: str) -> T:
     """Return a dataclass from the content of a YAML file; CommandError if a value is wrong."""
     escaped = json.dumps(content, default=str).replace("${", r"\\${")  # it is for hydra, later
     try:
@@ -250,7 +250,7 @@ def read_study_file(path: Path) -> StudyFile:
     Raises:
         CommandError: the file cannot be read, a key is missing or unknown, or a value is wrong.
     """
-    study = checked(StudyFile, read_yaml(path), str(path))
+    study = dataclass_of(StudyFile, read_yaml(path), str(path))
     study.path = path
     if study.experiment.endswith(".yaml"):
         study.experiment = str(path.parent / study.experiment)

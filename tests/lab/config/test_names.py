@@ -86,11 +86,8 @@ def test_the_keys_of_fairseqs_groups_are_those_of_its_dataclasses():
         *(((verb, "toyy"), "did you mean toy?") for verb in ("run", "sweep", "study", "tune")),
         (("status", "toyy"), "did you mean toy?"),
         (("status", "toy", "--work", "none"), "no run of toy was begun in "),
-        (("sweep", "toy", "optimization.lrr=1"), "did you mean optimization.lr?"),
-        (("sweep", "toy", "model.lr=1"), "did you mean optimization.lr?"),
-        (("sweep", "toy", "model.encoder_layer=1"), "did you mean model.encoder_layers?"),
+        (("sweep", "toy", "optimization.lrr=1"), "Could not override 'optimization.lrr'"),
         (("run", "toy", "--dry-run", "--work", "none"), "toy: 1 run, 1 to do; how long is not"),
-        (("study", "encoder_norms", "optimization.lrr=1"), "did you mean optimization.lr?"),
     ],
 )
 def test_an_answer_without_a_training_costs_no_import_of_torch(argv, message):

@@ -3,8 +3,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-readonly MINUTE=60 SEEDS=10
-readonly RUNS=("layernorm post" "powernorm post" "layernorm pre")  # the most important first
+readonly MINUTE=60
 
 usage() {
   cat <<EOF
@@ -203,19 +202,13 @@ if [[ $quick ]]; then
 fi
 part speed $((10 * MINUTE)) "$python" benchmarks/gpu.py --device "$device" "${speed[@]}" --output "$rows"
 
-run=("$python" -m norm_plugin run)
 where=(--work "$out/work" --results "$out/results")
 if [[ $quick ]]; then
-  part toy-run $((10 * MINUTE)) "${run[@]}" toy --smoke "${where[@]}"
+  part toy-run $((10 * MINUTE)) "$python" -m norm_plugin run toy --smoke "${where[@]}"
 else
   if [[ $raw ]]; then where+=(--raw "$raw/multi30k"); fi
-  for ((seed = 1; seed <= SEEDS; seed++)); do
-    for words in "${RUNS[@]}"; do
-      read -r norm placement <<<"$words"
-      part "multi30k-$norm-$placement-$seed" $((360 * MINUTE)) "${run[@]}" multi30k preset=paper \
-        norm="$norm" placement="$placement" seed="$seed" "${where[@]}"
-    done
-  done
+  part multi30k $((360 * MINUTE)) "$python" -m norm_plugin sweep multi30k preset=paper \
+    seed=1,2,3,4,5,6,7,8,9,10 placement=post,pre norm=layernorm,powernorm "${where[@]}"
 fi
 
 printf '\n'

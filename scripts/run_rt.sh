@@ -1,7 +1,1 @@
-#!/usr/bin/env bash
-# RT movie reviews, from the raw sentences to accuracy. See --help.
-set -euo pipefail
-# shellcheck source=scripts/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-
-norm_plugin run rt "$@"
+run.sh

@@ -1,7 +1,1 @@
-#!/usr/bin/env bash
-# WMT14 English-German, from the archives to BLEU. See --help.
-set -euo pipefail
-# shellcheck source=scripts/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-
-norm_plugin run wmt14 "$@"
+run.sh

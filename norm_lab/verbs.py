@@ -62,12 +62,6 @@ VERBS = {
         LOOK,
         f"{PARSERS}:records_parser",
     ),
-    "spectrum": Verb(
-        "norm_lab.report.spectrum",
-        "compute the singular values of the embeddings of checkpoints",
-        LOOK,
-        f"{PARSERS}:spectrum_parser",
-    ),
     # called by programs only, and not listed in the help
     "job": Verb("norm_lab.commands:job", ""),  # the run in a folder
     "worker": Verb("norm_lab.engine.cpu_worker", ""),  # one worker on CPUs, started by srun

@@ -112,15 +112,3 @@ def records_parser() -> Parser:
     text = "prefixes of the paths of norms or layers (default: all)"
     parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
     return parser
-
-
-def spectrum_parser() -> Parser:
-    """Return the parser of ``spectrum``."""
-    parser = Parser(
-        prog="norm-plugin spectrum",
-        description="Print the singular values of the embeddings of checkpoints (PowerNorm paper,\n"
-        "Figure 6). They are divided by the largest one of their embedding.",
-        example="norm-plugin spectrum layernorm.pt powernorm.pt",
-    )
-    parser.add_argument("checkpoints", nargs="+", type=existing, metavar="CHECKPOINT")
-    return parser

@@ -1,15 +1,12 @@
-"""Singular values of the embeddings of several checkpoints (PowerNorm paper, Figure 6).
+"""The figure of the singular values of the embeddings (PowerNorm paper, Figure 6).
 
-    norm-plugin spectrum layernorm.pt powernorm.pt
-
-prints a table. Singular values are divided by the largest one of their embedding, so that they show
-how fast the others decay. The paper plots that of the shared embedding of IWSLT14; without shared
-embeddings there is one spectrum per side. The report draws those of the runs.
+They are divided by the largest one of their embedding, so that they show how fast the others decay.
+The paper plots those of the shared embedding of IWSLT14; without shared embeddings there is one
+line per side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +19,7 @@ from norm_lab.report.figure import (
     legend_height,
     styles_by_arm,
 )
-from norm_lab.report.parsers import spectrum_parser
 from norm_lab.report.records import statistics_of
-from norm_lab.results.spectrum import Spectrum, read_spectra
 from norm_lab.study.study import Study
 
 
@@ -60,35 +55,3 @@ def spectrum(study: Study) -> Figure | None:
 
     height = 3.4 + legend_height([label for label, *_ in curves])
     return Figure("spectrum", title, pd.concat(tables), plot, height)
-
-
-SHARES = (0.25, 0.5, 0.75, 1.0)
-"""The table shows the singular values at these shares of their number."""
-
-
-def table_text(spectra: Sequence[Spectrum]) -> str:
-    """Return a table with one row per spectrum."""
-    rows = []
-    for spectrum in spectra:
-        at = {share: max(round(share * len(spectrum.values)) - 1, 0) for share in SHARES}
-        rows.append(
-            {
-                "norm": spectrum.norm,
-                "side": spectrum.side,
-                "words": spectrum.shape[0],
-                "channels": spectrum.shape[1],
-                "largest": f"{spectrum.values[0]:.3f}",
-                "stable rank": f"{spectrum.stable_rank:.1f}",
-                **{f"at {share:.0%}": f"{spectrum.normalized[i]:.4f}" for share, i in at.items()},
-                "checkpoint": str(spectrum.checkpoint),
-            }
-        )
-    return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    args = spectrum_parser().parse_args(argv)
-    spectra = [spectrum for path in args.checkpoints for spectrum in read_spectra(path)]
-    print(table_text(spectra))
-    return 0

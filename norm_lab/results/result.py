@@ -96,9 +96,7 @@ def collect_result(spec: RunSpec, evaluation: Any) -> Result:
         "date": utc_date(time.time()),
         "translations": None if outputs is None else list(outputs),
         "windows": metric.window_losses(evaluation),
-        "statistics": statistics_of_run(
-            record if record.exists() else None, spectra_of(evaluated, spec.evaluated)
-        ),
+        "statistics": statistics_of_run(record if record.exists() else None, spectra_of(evaluated)),
     }
 
 

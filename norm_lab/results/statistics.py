@@ -7,15 +7,12 @@ They take about 1 KB per recorded update of a model with 8 layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import reading
-
-if TYPE_CHECKING:
-    from norm_lab.results.spectrum import Spectrum
 
 LEFT_OUT = ("positions", "batch_", "running_")
 """Prefixes of values that only the full record contains; no figure draws them."""
@@ -23,7 +20,7 @@ DIGITS = 3
 PARTS = ("sites", "layers")
 
 
-def statistics_of_run(record: Path | None, spectra: Sequence[Spectrum]) -> dict[str, Any]:
+def statistics_of_run(record: Path | None, spectra: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the entry ``statistics`` of a result.
 
     Args:
@@ -32,14 +29,7 @@ def statistics_of_run(record: Path | None, spectra: Sequence[Spectrum]) -> dict[
     """
     return {
         "record": None if record is None else to_columns(record_lines(record)),
-        "spectra": [
-            {
-                "side": spectrum.side,
-                "shape": spectrum.shape,
-                "values": [_significant(value, 5) for value in spectrum.values],
-            }
-            for spectrum in spectra
-        ],
+        "spectra": list(spectra),
     }
 
 

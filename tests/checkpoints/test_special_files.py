@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_lab.report import spectrum
 from norm_plugin.checkpoints import average, repair
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.io.command_line import CommandError
@@ -51,12 +50,8 @@ def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file) -> None:
     last = tmp_path / "checkpoint_last.pt"
     middle = range(last.stat().st_size // 4, last.stat().st_size // 2)  # numbers of the weight
     flip(last, random.Random(0).sample(middle, 40))
-    for command in (
-        lambda: averaged(tmp_path / "checkpoint1.pt", last, output=tmp_path / "out.pt"),
-        lambda: spectrum.main([str(last)]),
-    ):
-        with pytest.raises(CommandError, match=r"damaged \(the checksum of"):
-            command()
+    with pytest.raises(CommandError, match=r"damaged \(the checksum of"):
+        averaged(tmp_path / "checkpoint1.pt", last, output=tmp_path / "out.pt")
     assert "was damaged; replaced by checkpoint2.pt" in repair.repair(tmp_path)[0]
     assert torch.equal(load_checkpoint(last)["model"]["encoder.embed_tokens.weight"], weight)
 

@@ -25,14 +25,17 @@ def record(tmp_path):
     return path
 
 
-def test_the_singular_values_of_a_shared_embedding(tmp_path):
-    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    model = dict.fromkeys(names, torch.diag(torch.tensor([1.0, 4.0])))
-    spectra = spectra_of({"cfg": None, "args": None, "model": model}, tmp_path / "averaged.pt")
-    assert statistics_of_run(None, spectra) == {
-        "record": None,
-        "spectra": [{"side": "shared", "shape": (2, 2), "values": [4.0, 1.0]}],
-    }
+def test_the_singular_values_of_the_embeddings():
+    """Those of a matrix that is turned are those of its diagonal; equal sides have one entry."""
+    turned, _ = torch.linalg.qr(torch.arange(9.0).reshape(3, 3).cos())
+    encoder = turned[:, :2] @ torch.diag(torch.tensor([1.0, 4.0]))
+    for decoder, sides in ((encoder.clone(), ["shared"]), (encoder.T, ["encoder", "decoder"])):
+        names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        spectra = spectra_of({"model": dict(zip(names, (encoder, decoder)))})
+        assert [each["side"] for each in spectra] == sides
+        assert spectra[-1]["shape"] == tuple(decoder.shape)
+        assert all(each["values"] == [4.0, 1.0] for each in spectra)
+    assert statistics_of_run(None, spectra) == {"record": None, "spectra": spectra}
 
 
 def test_a_short_record_says_the_same_with_three_digits():

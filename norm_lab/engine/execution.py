@@ -99,8 +99,6 @@ def write_run(spec: RunSpec) -> None:
 
 def find_other_training(spec: RunSpec, status: Status) -> CommandError | None:
     """Return the error of a run whose folder has the checkpoints of another training, or None."""
-    if (spec.folder / "stages").is_dir():
-        return error_of_other_training(spec, "an earlier version of norm_lab")
     # the status may be lost, or damaged by a power cut
     if "train" not in status.stages and not any(spec.checkpoints.glob("*.pt")):
         return None

@@ -53,7 +53,7 @@ def difference_over_text(
     """Return the mean difference of two arms over their common seeds, with its intervals.
 
     Raises:
-        ValueError: two runs have other windows.
+        CommandError: the runs were scored on different windows.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     sides = (arm, baseline)

@@ -153,16 +153,6 @@ def finish(argv):
     write(folder / f"{norm}-seed{seed}.json", json.dumps(result))
 
 
-def table(argv):
-    for path in sorted(Path(argv[0]).glob("*.json")):
-        print("row", path.name)
-
-
-def report(argv):
-    write(Path(value(argv, "--out"), "index.html"), value(argv, "--baseline"))
-    return 0
-
-
 VERBS = {"repair": repair, "finish": finish}
 
 

@@ -204,12 +204,6 @@ def test_a_training_does_not_go_on_on_another_device(runs):
     assert "is of a training on the gpu, not the cpu; remove" in refused.stderr
 
 
-def test_the_folder_of_an_earlier_version_is_left_alone(runs):
-    (runs.work / "runs/toy/layernorm-seed1/stages").mkdir(parents=True)
-    refused = runs.run("toy")
-    assert refused.returncode == 1 and "is of an earlier version of norm_lab" in refused.stderr
-
-
 def test_the_largest_peak_memory_and_the_time_of_all_attempts_count(runs):
     runs.run("toy", FAKE_TRAINING="fails")
     (status,) = runs.work.rglob("status.json")

@@ -9,13 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from fake_python import report, table
 from fake_runs import FakeRuns, composed, of_stage, spec_of, value
-from norm_lab.commands import DEMO_NORMS
 from norm_lab.config.spec import RUN_FILE, RunSpec
 from norm_lab.engine.execution import check_direction, write_run
 from norm_lab.engine.stages import data_key, evaluation_flags, run_stages
-from norm_lab.report import page, score_table
 from norm_plugin.io.command_line import CommandError
 
 STAGES = ["prepare", "train", "average", "generate", "score"]
@@ -267,20 +264,3 @@ def test_a_pasted_dry_run_does_what_the_run_does(runs, tmp_path):
     assert expected == calls
     stamps = re.compile(r"\.prepared$")
     assert set(files) == {name for name in other.outcome() if not stamps.search(name)}
-
-
-def test_the_demo_ends_with_a_table_and_a_page_of_its_own_results(runs, monkeypatch):
-    monkeypatch.setattr(score_table, "main", table)
-    monkeypatch.setattr(page, "main", report)
-    result = runs.command("demo", "--work", str(runs.work))
-    assert result.returncode == 0, result.stderr
-    rows = [line for line in result.stdout.splitlines() if line.startswith("row ")]
-    assert rows == [f"row {norm}-seed1.json" for norm in sorted(DEMO_NORMS)]
-    assert f"Results: {runs.work}/results/toy_demo\n" in result.stdout
-    assert (runs.work / "demo/index.html").read_text() == DEMO_NORMS[0]
-
-
-def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):
-    result = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
-    assert result.returncode == 2 and "--norm-scale is an option of" in result.stderr
-    assert runs.take_calls() == []

@@ -292,14 +292,6 @@ def test_two_differences_are_compared_by_seed(tmp_path):
         read_study(folder_of(tmp_path, *runs), file=wrong)
 
 
-@pytest.mark.parametrize("field", ["arm", "baseline"])
-def test_a_declared_arm_that_was_not_run_is_refused(tmp_path, field):
-    primary = {"arm": "alike", "baseline": "layernorm", field: "unified"}
-    file = declared(tmp_path, f"primary: [{primary}]\n")
-    with pytest.raises(CommandError, match="names the arm unified; choose from alike"):
-        read_study(study_of_three(tmp_path), file=file)
-
-
 def test_pairs_stay_within_a_placement(tmp_path):
     def without_norms(placement):
         return made_up("none", placement=placement, sites={"encoder-ffn": "none"})

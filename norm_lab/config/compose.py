@@ -112,7 +112,18 @@ def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
 
     They are in the order of the values of the first override: if ``seed=1,2,3`` comes first, a
     sweep that is stopped early has complete seeds.
+
+    Raises:
+        CommandError: an override of the command line is of a key that an arm sets, which would win.
     """
+    given = {each.key_or_group: each.input_line for each in parse_overrides(own)}
+    for arm in study.arms:
+        for each in parse_overrides(arm):
+            if each.key_or_group in given:
+                raise CommandError(
+                    f"{given[each.key_or_group]} has no effect, as an arm of {study.path} sets "
+                    f"{each.input_line}; drop it, or copy the study and change its arms"
+                )
     runs = [run for arm in study.arms for run in split([*study.overrides, *own, *arm])]
     firsts = list(dict.fromkeys(run[0] for run in runs if run))
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)

@@ -151,9 +151,7 @@ def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
     return {file: path for file, path in paths.items() if path is not None}
 
 
-def read_raw(
-    folder: Path, files: Sequence[RawFile], destination: Path | None = None
-) -> dict[str, Path]:
+def read_raw(folder: Path, files: Sequence[RawFile], destination: Path) -> dict[str, Path]:
     """Check the archives by reading them to the end, and unpack their files to a destination.
 
     Raises:
@@ -167,7 +165,7 @@ def read_raw(
     for archive in sorted(packed):
         read_archive(archive, [file.name for file in files if paths[file] == archive], destination)
     return {
-        file.name: destination / file.name if destination and path in packed else path
+        file.name: destination / file.name if path in packed else path
         for file, path in paths.items()
     }
 

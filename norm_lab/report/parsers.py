@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import os
 from pathlib import Path
 
 from norm_lab.paths import WORK
@@ -26,23 +24,10 @@ def results(text: str) -> str:
     from norm_lab.config.studies import results_folder
 
     folder = results_folder(text)
-    if has_results(folder):
+    if (folder / PUBLISHED).is_file() or any(folder.glob("*-seed*.json")):
         return text
-    places = {path.name: path for path in WORK.glob("results/*") if has_results(path)}
-    places |= {path.parent.name: path for path in WORK.glob("studies/*/*") if has_results(path)}
-    near = difflib.get_close_matches(Path(text).name, places, n=1, cutoff=0.4)
-    hint = (
-        f"is it {os.path.relpath(places[near[0]])}?"
-        if near
-        else f"a finished run writes them to {WORK}/results/"
-    )
     why = "has no results" if folder.exists() else "does not exist"
-    raise argparse.ArgumentTypeError(f"{folder} {why}; {hint}")
-
-
-def has_results(folder: Path) -> bool:
-    """Return whether a folder has the file of a run, or published runs."""
-    return (folder / PUBLISHED).is_file() or any(folder.glob("*-seed*.json"))
+    raise argparse.ArgumentTypeError(f"{folder} {why}; a finished run writes to {WORK}/results/")
 
 
 def record(text: str) -> Path:

@@ -43,7 +43,6 @@ def collect_result(spec: RunSpec, evaluation: Any) -> Result:
     Args:
         evaluation: what its metric has returned.
     """
-    from norm_lab.results.spectrum import spectra_of
     from norm_plugin.checkpoints.files import LAST, load_checkpoint  # imports torch
     from norm_plugin.models.plan import RECORDS
 
@@ -60,7 +59,7 @@ def collect_result(spec: RunSpec, evaluation: Any) -> Result:
         )
     train = read_status(spec.folder).stages.get("train")
     model = describe_model(spec.evaluated, spec.data / "bin", evaluated)
-    log, record = spec.log_of("train"), spec.checkpoints / RECORDS
+    log = spec.log_of("train")
     metric = find_metric(spec.metric)
     outputs = metric.item_outputs(evaluation, spec.data)
     return {
@@ -96,7 +95,7 @@ def collect_result(spec: RunSpec, evaluation: Any) -> Result:
         "date": utc_date(time.time()),
         "translations": None if outputs is None else list(outputs),
         "windows": metric.window_losses(evaluation),
-        "statistics": statistics_of_run(record if record.exists() else None, spectra_of(evaluated)),
+        "statistics": statistics_of_run(spec.checkpoints / RECORDS, evaluated),
     }
 
 

@@ -11,26 +11,54 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import reading
 
 LEFT_OUT = ("positions", "batch_", "running_")
 """Prefixes of values that only the full record contains; no figure draws them."""
 DIGITS = 3
+EMBEDDING = "embed_tokens.weight"
 PARTS = ("sites", "layers")
 
 
-def statistics_of_run(record: Path | None, spectra: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def statistics_of_run(record: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry ``statistics`` of a result.
 
     Args:
-        record: the file of ``--norm-record``, if any.
-        spectra: the singular values of the embeddings of the evaluated checkpoint.
+        record: the file of ``--norm-record``, which may be missing.
+        state: the content of the evaluated checkpoint.
     """
     return {
-        "record": None if record is None else to_columns(record_lines(record)),
-        "spectra": list(spectra),
+        "record": to_columns(record_lines(record)) if record.exists() else None,
+        "spectra": spectra_of(state),
     }
+
+
+def spectra_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the singular values of each distinct embedding of a checkpoint, in falling order.
+
+    See Figure 6 of the PowerNorm paper.
+
+    Returns:
+        dictionaries with ``side``, the encoder, the decoder or ``shared``; ``shape``, words and
+        channels; and ``values`` with five significant digits. Empty for a model without embeddings.
+    """
+    embeddings = {
+        name.split(".")[0]: weight
+        for name, weight in state["model"].items()
+        if name.endswith(EMBEDDING)
+    }
+    weights = list(embeddings.values())
+    if len(weights) > 1 and all(map(weights[0].equal, weights)):
+        embeddings = {"shared": weights[0]}
+    spectra = []
+    for side, weight in embeddings.items():
+        values = np.linalg.svd(weight.double().numpy(), compute_uv=False)
+        rounded = [_significant(value, 5) for value in values]
+        spectra.append({"side": side, "shape": tuple(weight.shape), "values": rounded})
+    return spectra
 
 
 def record_lines(path: Path) -> list[dict[str, Any]]:

@@ -133,7 +133,7 @@ def test_norms_may_differ_in_their_settings():
     assert row(table(scored(), scored("none", settings__model={"key": 2})), "none")
 
 
-def test_the_table_on_screen(tmp_path, capsys, monkeypatch):
+def test_the_table_on_screen(tmp_path, capsys):
     folder = write_result(scored(), tmp_path).parent
     assert main([str(folder)]) == 0
     assert capsys.readouterr().out == table(scored()) + "\n"
@@ -142,7 +142,3 @@ def test_the_table_on_screen(tmp_path, capsys, monkeypatch):
     assert stop.value.code == 2
     line = f"{tmp_path / 'nothing'} does not exist; a finished run writes"
     assert line in capsys.readouterr().err
-    monkeypatch.setattr("norm_lab.report.parsers.WORK", tmp_path)
-    write_result(scored(), tmp_path / "results")
-    with pytest.raises(CommandError, match=f"; is it .*results/{folder.name}[?]"):
-        main([folder.name[:3]])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_lab.results.spectrum import spectra_of
-from norm_lab.results.statistics import statistics_of_run, to_columns
+from norm_lab.results.statistics import spectra_of, statistics_of_run, to_columns
 from norm_plugin.models.recording import RecordFile
 
 SITES = {"encoder.a": 4, "decoder.b": 4}
@@ -35,7 +34,6 @@ def test_the_singular_values_of_the_embeddings():
         assert [each["side"] for each in spectra] == sides
         assert spectra[-1]["shape"] == tuple(decoder.shape)
         assert all(each["values"] == [4.0, 1.0] for each in spectra)
-    assert statistics_of_run(None, spectra) == {"record": None, "spectra": spectra}
 
 
 def test_a_short_record_says_the_same_with_three_digits():
@@ -58,6 +56,6 @@ def test_a_short_record_says_the_same_with_three_digits():
 
 
 def test_what_no_figure_draws_and_what_is_not_finite_is_left_out(record):
-    stored = statistics_of_run(record, [])["record"]
+    stored = statistics_of_run(record, {"model": {}})["record"]
     assert set(stored["sites"]["encoder.a"]) == {"g_mu", "gamma_over_psi"}
     assert stored["layers"] == {"encoder.layers.0": {"hidden_rms": [1.0, 11.0, None]}}

@@ -148,7 +148,7 @@ def size_text(study: StudyFile, specs: Sequence[RunSpec], jobs: int) -> str:
         arms * len(tuning.seeds) * math.prod(map(len, each.values())) for each in (grid, most)
     )
     return (
-        f"at most {last} trials and {len(specs)} runs: "
+        f"at most {last} trials and {len(specs)} runs in all: "
         f"{estimate(specs[0], last + len(specs), jobs)}\n"
         f"tuning: {first} trials of {arms} arms with {len(tuning.seeds)} seeds at "
         f"{grid_text(grid)}; while an arm is best at an edge, one more value there, at most "

@@ -134,7 +134,7 @@ def tuned(tmp_path_factory, composed_here):
 
 def test_each_arm_runs_at_its_own_rate(tuned):
     runs, study, printed, trained = tuned
-    assert "at most 16 trials and 4 runs: how long is not known" in printed
+    assert "at most 16 trials and 4 runs in all: how long is not known" in printed
     assert "8 trials of 2 arms with 2 seeds at optimization.lr 0.001, 0.002; while" in printed
     assert "\npowernorm-post is best at optimization.lr 0.002, the greatest value of the" in printed
     assert "\nthe grid is now optimization.lr 0.0005, 0.001, 0.002, 0.004\n" in printed

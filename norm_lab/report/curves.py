@@ -198,11 +198,11 @@ def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
         ``x`` (the number of updates), ``loss``, and for failures ``state``.
     """
     runs = runs.filter(items=["arm", *RUN_KEY, "state"])
-    curves = study.curves[study.curves["loss"].notna()]
-    logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
-    points = runs.merge(next((some for some in logged if len(some)), logged[0]), on=RUN_KEY)
+    logged = [study.curves[study.curves["subset"] == subset] for subset in SUBSETS[kind]]
+    drawn = next((some for some in logged if some["loss"].notna().any()), logged[0])
+    points = runs.merge(drawn, on=RUN_KEY)
     points["number"] = points.groupby([*RUN_KEY, "epoch"]).cumcount()
-    return points.rename(columns={"updates": "x"})
+    return points.dropna(subset="loss", ignore_index=True).rename(columns={"updates": "x"})
 
 
 def mean_curves(points: pd.DataFrame, test_to_train: float = 0.0) -> pd.DataFrame:

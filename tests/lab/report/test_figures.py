@@ -279,6 +279,19 @@ def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_p
     assert list(rows) == [(31, 7.5, 7, 8), (62, 6.5, 6, 7), (93, 5.5, 5, 6)]
 
 
+def test_a_loss_that_was_not_finite_shifts_no_pair(tmp_path):
+    runs = [
+        made_up(norm, curves={"train": [], "valid": [{"epoch": 1, **point} for point in points]})
+        for norm, points in {
+            "layernorm": [{"updates": 10 * i, "loss": 9.0 - i} for i in (1, 2, 3, 4)],
+            "other": [{"updates": 10 * i, "loss": 9.5 - i} for i in (1, 2, 3, 4)],
+        }.items()
+    ]
+    del runs[1]["curves"]["valid"][1]["loss"]
+    data = drawn(read_study(folder_of(tmp_path, *runs)), "valid-difference").data
+    assert list(zip(data["updates"], data["mean"])) == [(10, 0.5), (30, 0.5), (40, 0.5)]
+
+
 def test_a_curve_of_two_points_is_not_drawn(tmp_path):
     """And the training loss is drawn where it was logged most often."""
     two, three = curves_of(9.0, 8.0, subset="train"), curves_of(9.0, 8.0, 7.0, subset="train_inner")

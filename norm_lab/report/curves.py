@@ -240,7 +240,7 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
     placements, baselines = study.placements, dict(study.pairs)
     groups: dict[str, dict[str, str]] = {placement: {} for placement in placements.values()}
     for arm, placement in placements.items():
-        if arm not in {*baselines.values(), *study.same}:
+        if arm not in {*baselines.values(), *study.equal_arms}:
             groups[placement][arm] = study.short_names[arm]
     return panels(groups, outliers(sizes.to_dict()))
 

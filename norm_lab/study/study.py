@@ -145,7 +145,7 @@ class Study:
         If the study declares comparisons of placements with the same settings, 3 comes before 2.
         Pairs of equal models occur once.
         """
-        same = self.same
+        equal = self.equal_arms
         runs = self.runs.drop_duplicates("arm")[["arm", *ARM_COLUMNS]].to_dict("records")
         parts = {run["arm"]: parts_of_arm(run, self.vary) for run in runs}
         by_parts = {own: arm for arm, own in reversed(parts.items())}
@@ -163,7 +163,7 @@ class Study:
                 candidates = [own._replace(norm=main.norm), same_settings, same_placement]
             others = (by_parts.get(each, arm) for each in candidates)
             baseline = next((other for other in others if other != arm), self.baseline)
-            pairs.setdefault((same.get(arm, arm), same.get(baseline, baseline)), (arm, baseline))
+            pairs.setdefault((equal.get(arm, arm), equal.get(baseline, baseline)), (arm, baseline))
         return list(pairs.values())
 
     @cached_property
@@ -172,7 +172,7 @@ class Study:
         return Comparisons(self.runs, self.pairs, self.primary)
 
     @cached_property
-    def same(self) -> dict[str, str]:
+    def equal_arms(self) -> dict[str, str]:
         """Arms that are equal to an earlier arm, with that arm: models without norms."""
         sites = self.runs[[name for name in self.runs if name.startswith("sites.")]]
         without_norms = (sites.isna() | (sites == "none")).all(axis="columns") & sites.notna().any(
@@ -332,7 +332,7 @@ def _primary(file: StudyFile, study: Study, choosing: bool) -> tuple[PrimaryComp
             MINUS.join(arms[name] for name in terms(side)) for side in (each.arm, each.baseline)
         )
         outcome = SCORE if each.outcome == study.metric.headline else each.outcome
-        models = (study.same.get(arm, arm), study.same.get(baseline, baseline), outcome)
+        models = (study.equal_arms.get(arm, arm), study.equal_arms.get(baseline, baseline), outcome)
         comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline, outcome=outcome))
     return tuple(comparisons.values())
 

@@ -308,7 +308,7 @@ def test_pairs_stay_within_a_placement(tmp_path):
         without_norms("post"),
     ]
     study = read_study(folder_of(tmp_path, *runs))
-    assert study.same == {"none, post": "none, pre"}
+    assert study.equal_arms == {"none, post": "none, pre"}
     assert set(study.pairs) == {
         ("layernorm, pre", "layernorm, pre"),
         ("layernorm, post", "layernorm, pre"),

@@ -158,6 +158,15 @@ def check_shared(run: Run, first: Run, folder: Path) -> None:
             )
 
 
+def begin_series(folder: Path, command: str, data: Path) -> Run:
+    """Make the folder of a series of runs, and return what all of its runs must have in common."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = {"command": command, "data": checksum(data)}
+    for run in read_runs(folder):
+        check_shared(shared, run, folder)
+    return shared
+
+
 def _origin(run: Run) -> str:
     """Return the command, machine, versions and code that a run comes from."""
     threads, git, versions = run["machine"]["threads"], run["git"], run["versions"]
@@ -215,11 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     sys.path.insert(0, str(ROOT / "examples"))
     folder = args.out / args.example
-    folder.mkdir(parents=True, exist_ok=True)
     command = f"python examples/{args.example}.py --data DIR --norm-type NORM --seed SEED"
-    shared = {"command": command, "data": checksum(args.data)}
-    for run in read_runs(folder):
-        check_shared(shared, run, folder)
+    shared = begin_series(folder, command, args.data)
     # seed by seed, so that all norms have equally many seeds whenever it is stopped
     for seed, norm in product(args.seeds, args.norms or published_scores(args.example)):
         path = folder / result_name(norm, seed)

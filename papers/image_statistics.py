@@ -45,7 +45,7 @@ from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
 from norm_plugin.models.recording.measures import gradient_parts, moments, root_mean_square
 from norm_plugin.norms.batch_norm import BatchNorm
-from papers.example_runs import RESULTS, Run, check_shared, checksum, made_here, read_runs
+from papers.example_runs import RESULTS, Run, begin_series, made_here, read_runs
 
 sys.path.insert(0, str(ROOT / "examples"))
 from mnist import LEARNING_RATE, ScoreNorm, read_mnist, train_epoch
@@ -119,11 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / RESULTS / NAME, metavar="DIR")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    args.out.mkdir(parents=True, exist_ok=True)
     command = "python -m papers.image_statistics --data DIR --seeds SEED"
-    shared = {"command": command, "data": checksum(args.data)}
-    for run in read_runs(args.out):
-        check_shared(shared, run, args.out)
+    shared = begin_series(args.out, command, args.data)
     for seed in args.seeds:
         start = time.process_time()
         made: Run = {"norm": NORM, "seed": seed, "records": train(args.data, seed), **shared}

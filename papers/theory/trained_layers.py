@@ -21,8 +21,8 @@ from papers.theory.trained import read_trained
 
 CASE = ("placement", "stack", "norm", "updates", "checkpoint")
 
-STACK = ("placement", "norm", "updates", "stack", "checkpoint")
-"""The columns that identify a stack of a model."""
+STACK = ("placement", "norm", "updates", "stack")
+"""The columns that identify a stack of a model, but for two models that are otherwise alike."""
 
 
 def measure_once(options: Options) -> Iterator[Row]:
@@ -59,19 +59,14 @@ def measure_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Yield the factor of each stack of each checkpoint, with its file if rows look the same."""
-    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
-    named = stacks.duplicated(["placement", "norm", "updates", "stack"]).any()
-    for key, some in by_stack(frame):
-        row = {name: str(value) for name, value in zip(STACK, key) if name != "checkpoint" or named}
+    by = [*STACK, *(["checkpoint"] if "checkpoint" in frame else [])]  # which old files lack
+    stacks: list[tuple[Any, pd.DataFrame]] = list(frame.groupby(by, sort=False))
+    named = len({key[: len(STACK)] for key, _ in stacks}) < len(stacks)
+    for key, some in stacks:
+        row = {name: str(value) for name, value in zip(by if named else STACK, key)}
         stated = PAPER.get(row["placement"])
         measured = factor(some) or "undefined"
         row |= verdict("-" if stated is None else f"{stated:.3f}", measured, None)
         means = some.groupby("layer")["gradient"].mean()
         ratio = f"{means.iloc[0] / means.iloc[-1]:.3f}" if means.iloc[-1] else "undefined"
         yield {**row, "first layer / last layer": ratio}
-
-
-def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """Yield the rows of each stack of each model; old files have no column for the checkpoint."""
-    frame = frame if "checkpoint" in frame else frame.assign(checkpoint="")
-    return iter(frame.groupby(list(STACK), sort=False))

@@ -9,36 +9,21 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-
-class CountsSteps(Protocol):
-    """A module that counts the steps of the optimizers that hold its own parameters."""
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return names and parameters, as every module does."""
-
-    @property
-    def counts_steps(self) -> bool:
-        """Whether ``count_step`` has an effect."""
-
-    def count_step(self, parameters: set[str]) -> None:
-        """Count one step of ``parameters``, names of the module's own parameters."""
+if TYPE_CHECKING:  # their module imports this one
+    from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
-COUNTING: weakref.WeakSet[CountsSteps] = weakref.WeakSet()
-"""The modules that are told of each step."""
+COUNTING: weakref.WeakSet[BatchStatisticsNorm] = weakref.WeakSet()
+"""The norms that are told of each step."""
 
 
 class _RunningStep(threading.local):
@@ -66,31 +51,31 @@ def _begin_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _end_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """Tell the modules in ``COUNTING`` of the step, if it is the outermost one."""
+    """Tell the norms in ``COUNTING`` of the step, if it is the outermost one."""
     if torch.compiler.is_compiling():
         return
-    modules = [module for module in COUNTING if module.counts_steps]
-    if modules:
+    norms = [norm for norm in COUNTING if norm.counts_steps]
+    if norms:
         groups = optimizer.param_groups
         _RUNNING.held |= {id(parameter) for group in groups for parameter in group["params"]}
     if _RUNNING.optimizer is None or _RUNNING.optimizer() is not optimizer:
         return
     _RUNNING.optimizer = None
-    for module in modules:
-        own = module.named_parameters(recurse=False)
+    for norm in norms:
+        own = norm.named_parameters(recurse=False)
         stepped = {name for name, parameter in own if id(parameter) in _RUNNING.held}
         if stepped:
-            module.count_step(stepped)
+            norm.count_step(stepped)
 
 
-def count_steps_of(module: CountsSteps) -> None:
-    """Tell ``module`` of each step from now on."""
+def count_steps_of(norm: BatchStatisticsNorm) -> None:
+    """Tell ``norm`` of each step from now on, by its ``count_step``."""
     _hook_optimizers()
-    COUNTING.add(module)
+    COUNTING.add(norm)
 
 
 @functools.cache
 def _hook_optimizers() -> None:
-    """Hook all optimizers of the process, once: when the first module is to be told."""
+    """Hook all optimizers of the process, once: when the first norm is to be told."""
     register_optimizer_step_pre_hook(_begin_step)
     register_optimizer_step_post_hook(_end_step)

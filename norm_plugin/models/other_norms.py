@@ -81,7 +81,11 @@ def loading_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) ->
         now: the plan of ``model``.
     """
 
+    loading = True
+
     def hook(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+        if not loading:  # a copy of the model, as that of --store-ema, which has the hook, too
+            return
         inner = {name.removeprefix(prefix): value for name, value in state.items()}
         anew, dropped = convert_state(inner, module, before, now)
         state.clear()
@@ -97,6 +101,7 @@ def loading_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) ->
     try:
         yield
     finally:
+        loading = False
         handle.remove()
 
 

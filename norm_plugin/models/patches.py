@@ -276,6 +276,19 @@ def around_ema_init(init: Function, ema: Any, model: nn.Module, *args: Any, **kw
     ema.skip_keys = {*ema.skip_keys, *counters}
 
 
+@wraps(EMA, "restore", "tests/models/test_fairseq_features.py")
+def around_ema_restore(
+    restore: Function, ema: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """`--store-ema` leaves out the version of each stack, and a stack without one drops its final
+    norm, as checkpoints of 2018 had none."""
+    versions = {}
+    if isinstance(ema.model, NormModel):
+        buffers = ema.model.named_buffers()
+        versions = {name: value for name, value in buffers if name.endswith(".version")}
+    restore(ema, {**state_dict, **versions}, *args, **kwargs)
+
+
 # ---- checkpoints ----------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, mo
             expected[key] = averaged if value.is_floating_point() else value
     # fairseq decays shared weights once for each of their names, and no "version"
     left_out = ("embed_tokens", "output_projection", "version")
+    assert list(ema.state_dict()) == list(model.state_dict())  # the final norms, too
     for key, value in ema.state_dict().items():
         if not any(word in key for word in left_out):
             # three averages in float32, each of three roundings (6e-8) of values of size 1

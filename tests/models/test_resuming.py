@@ -172,6 +172,17 @@ def test_the_gain_is_that_of_the_stored_norm(stored, given, checkpoint, toy, tmp
     assert torch.equal(norm.weight + norm.weight_offset, before + offset)
 
 
+def test_the_average_of_the_weights_is_converted_once(checkpoint, toy, tmp_path, monkeypatch):
+    """``--store-ema`` copies the model while the checkpoint is read."""
+    averaging = ("--store-ema", "--ema-decay", 0.5)
+    path = checkpoint(*LAYERNORM, *averaging)
+    flags = (*TWO, *GEMMA, *ALLOWED, *averaging, "--restore-file", path)
+    trainer = train_here(monkeypatch, toy, tmp_path, *flags)
+    models = (trainer.get_model(), trainer.ema.get_model())
+    weight, averaged = (model.encoder.layer_norm.weight for model in models)
+    torch.testing.assert_close(averaged, weight, rtol=0, atol=0.1)  # two small updates
+
+
 def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monkeypatch, caplog):
     path = checkpoint(*LAYERNORM)
     flags = ("--norm-placement", "rezero", "--norm-allow-mismatch", "on", "--restore-file", path)

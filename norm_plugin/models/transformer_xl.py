@@ -30,7 +30,7 @@ other norm sees the T positions of the segment alone.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.models import register_model
@@ -64,15 +64,6 @@ SETTINGS: Settings = {
 """The flags of this model in addition to those of fairseq's language model."""
 
 
-class Relative(NamedTuple):
-    """What the attentions of all layers share: R, (M + T, C), from the longest distance to 0, and
-    u and v, (heads, C / heads)."""
-
-    positions: Tensor
-    content_bias: Tensor
-    position_bias: Tensor
-
-
 def by_distance(x: Tensor) -> Tensor:
     """Rearrange x, (..., T, K), from query i and distance K - 1 - c in column c to query and key.
 
@@ -95,15 +86,17 @@ class RelativeAttention(MultiheadAttention):
         super().__init__(embed_dim, heads, bias=False, self_attention=True, **kwargs)
         self.r_proj = nn.Linear(embed_dim, embed_dim, bias=False)
 
-    def forward(self, y: Tensor, relative: Relative, attn_mask: Tensor) -> Tensor:
+    def forward(
+        self, y: Tensor, shared: tuple[Tensor, Tensor, Tensor], attn_mask: Tensor
+    ) -> Tensor:
         """Return the output for the segment, (T, B, C).
 
         Args:
             y: memory and segment, (M + T, B, C).
-            relative: the tensors that all layers share.
+            shared: R from the longest distance to 0, (M + T, C), u and v, (heads, C / heads).
             attn_mask: (T, M + T), True where a query does not attend to a key.
         """
-        positions, u, v = relative
+        positions, u, v = shared
         q = self._heads(self.q_proj(y[-attn_mask.size(0) :]))
         k, values = self._heads(self.k_proj(y)), self._heads(self.v_proj(y))
         r = self.r_proj(positions).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
@@ -153,15 +146,16 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
         Args:
             x: (T, B, C), or with several streams concatenated.
             memory: z at the earlier positions, (M, B, C).
-            positions, content_bias, position_bias: see :class:`Relative`.
+            positions: R from the longest distance to 0, (M + T, C).
+            content_bias, position_bias: u and v, (heads, C / heads).
             mask: (T, M + T), True where a query does not attend to a key.
             padding_mask: (B, T).
         """
         norm, place = self.norms(padding_mask), self.placement
         x, z = place.read(norm("self", STREAM, place.begin(x)), "self", norm)
         y = place.enter(self._norm_with_memory(memory, z, padding_mask), "self")
-        relative = Relative(positions, content_bias, position_bias)
-        x = self.join("self", x, self.self_attn(y, relative, mask), norm)
+        f = self.self_attn(y, (positions, content_bias, position_bias), mask)
+        x = self.join("self", x, f, norm)
 
         x, y = self.branch_input("ffn", x, norm)
         x = self.join("ffn", x, self.feed_forward(y, norm), norm)

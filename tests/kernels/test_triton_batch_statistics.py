@@ -82,9 +82,9 @@ def batch_of(seed):
     return x + 0.3, dy.masked_fill(mask.t().unsqueeze(-1), 0), mask
 
 
-def moved(batch, dtype=torch.float32):
+def moved(batch):
     x, dy, mask = batch
-    return x.to(DEVICE, dtype), dy.to(DEVICE, dtype), mask.to(DEVICE)
+    return *on_device(x, dy), mask.to(DEVICE)
 
 
 def compare(ours, theirs):

@@ -43,11 +43,11 @@ def both_forms(name, options, dtype=torch.float32, dim=DIM):
     return forms
 
 
-def batch_of(seed, dtype=torch.float32, dim=DIM, padding=True):
+def batch_of(seed, dtype=torch.float32, padding=True):
     """x and dL/dy, (T, B, C), and the mask (B, T) of the lengths 7, 5, 2 and 1."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(7, 4, dim, generator=generator) * torch.linspace(0.5, 2, dim) + 0.3
-    g = torch.randn(7, 4, dim, generator=generator)
+    x = torch.randn(7, 4, DIM, generator=generator) * torch.linspace(0.5, 2, DIM) + 0.3
+    g = torch.randn(7, 4, DIM, generator=generator)
     mask = torch.arange(7).unsqueeze(0) >= torch.tensor([7, 5, 2, 1]).unsqueeze(1)
     g = g.masked_fill(mask.t().unsqueeze(-1), 0) if padding else g
     return x.to(DEVICE, dtype), g.to(DEVICE, dtype), mask.to(DEVICE) if padding else None

@@ -18,7 +18,6 @@ class Reference:
     """A transcription.
 
     Attributes:
-        own: what the running statistics of inference move towards, by the name of the buffer.
         pulls_padding: padding gets a gradient, as in some released code.
     """
 
@@ -26,7 +25,7 @@ class Reference:
 
     def __init__(self, dim, gamma=None, beta=None, **options):
         self.dim, self.gamma, self.beta, self.options = dim, gamma, beta, options
-        self.grads, self.state, self.own = {}, {}, {}
+        self.grads, self.state = {}, {}
 
     def keep_affine_grads(self, g, x_hat):
         self.grads = {"weight": (g * x_hat).sum(axis=0), "bias": g.sum(axis=0)}
@@ -38,27 +37,22 @@ class Entry(NamedTuple):
     Attributes:
         make: builds the transcription from dim, parameters and all options.
         variants: the options to test it with.
-        exact: options with which the gradient is exact, though the class calls it approximate.
         refused: options that it refuses for 12 channels, and a pattern of the message.
-        roundings: how many times as much rounding a stack of layers gathers with it as with a norm
-            that lets nothing of its input by.
     """
 
     make: Callable[..., Reference]
     variants: tuple[Options, ...]
-    exact: tuple[Options, ...]
     refused: tuple[tuple[Options, str], ...]
-    roundings: float
 
 
 ENTRIES: dict[str, Entry] = {}
 
 
-def transcribes(name, *variants, exact=(), refused=(), roundings=1.0):
+def transcribes(name, *variants, refused=()):
     """Decorator: this builds the transcription of norm ``name``; without variants, by defaults."""
 
     def register(make):
-        ENTRIES[name] = Entry(make, variants or ({},), tuple(exact), tuple(refused), roundings)
+        ENTRIES[name] = Entry(make, variants or ({},), tuple(refused))
         return make
 
     return register

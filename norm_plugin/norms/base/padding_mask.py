@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,11 +171,28 @@ class MaskedNorm:
                     self._check_held(norm)
                     self._forwards.current.value = mask
                 mask = self._forwards.current.value
-        if mask is not None and x.dim() == 2 and fits(x.shape, mask.shape, self.batch_first):
-            mask = (mask if self.batch_first else mask.t()).flatten()
-        elif mask is not None and not fits(x.shape, mask.shape, self.batch_first):
-            raise ValueError(misfit_message(self.path or type(norm).__name__, x.shape, mask.shape))
+        if mask is not None:
+            mask = self._mask_of(x, mask, self.path or type(norm).__name__)
         return (*inputs, mask, self.batch_first)
+
+    def _mask_of(self, x: Tensor, mask: Tensor, path: str) -> Tensor:
+        """Return the mask as the norm at ``path`` takes it with x, flattened as x is.
+
+        Raises:
+            ValueError: not each position of x is one of the mask.
+        """
+        batch, time = mask.shape
+        expected = (batch, time) if self.batch_first else (time, batch)
+        if x.shape[:-1] not in (expected, (batch * time,)):
+            raise ValueError(
+                f"{path} gets an input of shape {tuple(x.shape)} for tokens of shape "
+                f"{tuple(mask.shape)}, so it is not known which of its positions are padding. "
+                "Leave this norm out, by keep= of replace_norms, or choose a norm over channels, "
+                "such as 'layernorm' or 'rmsnorm'"
+            )
+        if x.dim() > 2:
+            return mask
+        return (mask if self.batch_first else mask.t()).flatten()
 
     def _check_held(self, norm: Norm) -> None:
         if not self.source.held:
@@ -185,27 +202,6 @@ class MaskedNorm:
                 "the norms of the part that you call. If the norm was moved here from another "
                 "model, replace the norms here instead, then load its values by load_state_dict"
             )
-
-
-def fits(x: Sequence[int], tokens: Sequence[int], batch_first: bool) -> bool:
-    """Return whether each position of an input has a token, so that a mask of tokens covers it.
-
-    Args:
-        x: the shape of the input: (B, T, C) or (T, B, C), or flattened to (B T, C) or (T B, C).
-        tokens: (B, T).
-    """
-    batch, time = tokens
-    expected = (batch, time) if batch_first else (time, batch)
-    return tuple(x[:-1]) in (expected, (batch * time,))
-
-
-def misfit_message(path: str, x: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the message about the norm at ``path`` whose input does not fit: see :func:`fits`."""
-    return (
-        f"{path} gets an input of shape {tuple(x)} for tokens of shape {tuple(tokens)}, so it is "
-        "not known which of its positions are padding. Leave this norm out, by keep= of "
-        "replace_norms, or choose a norm over channels, such as 'layernorm' or 'rmsnorm'"
-    )
 
 
 def padding_of(value: Any, argument: str) -> Tensor | None:

@@ -51,16 +51,14 @@ def test_a_failed_part_costs_no_other_and_is_repeated(gpu):
     assert "benchmarks/gpu.py --device cpu --quick" in calls
 
 
-def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_path):
+def test_the_runs_of_multi30k_are_one_sweep_seed_by_seed(gpu, tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
     result, calls = gpu("--device", "cpu", "--raw", raw, "--parts", "multi30k", "sanitizer")
     assert result.returncode == 0 and "sanitizer: skipped: it checks GPUs only" in result.stdout
-    runs = [line for line in calls.splitlines() if "multi30k" in line]
-    first = "preset=paper norm=layernorm placement=post seed=1"
-    assert first in runs[0] and f"--raw {raw}/multi30k" in runs[0]
-    assert "norm=layernorm placement=pre seed=1" in runs[2] and "seed=2" in runs[3]
-    assert len(runs) == 30 and len(runs) == len(calls.splitlines())
+    (sweep,) = calls.splitlines()
+    assert "sweep multi30k preset=paper seed=1,2,3" in sweep and f"--raw {raw}/multi30k" in sweep
+    assert sweep.index("seed=") < sweep.index("placement=post,pre norm=layernorm,powernorm")
 
 
 def test_without_time_nothing_begins(gpu):

@@ -12,7 +12,6 @@ from reference import CASES
 
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels import has_fused_form, set_kernels
-from norm_plugin.kernels.choice import BACKENDS
 from norm_plugin.kernels.fused import columns as fused_columns
 from norm_plugin.kernels.fused_forms import _FORMS, Fused
 from norm_plugin.kernels.passes import BatchRule, Row, RunningRule, WindowRule
@@ -59,8 +58,8 @@ def new_norm(name, options):
     return norm.double()
 
 
-def fuse(norm, ops, monkeypatch):
-    monkeypatch.setattr(choices, "select_backend", lambda choice, dtype, *_: (ops, dtype))
+def fuse(norm, monkeypatch):
+    monkeypatch.setattr(choices, "select_backend", lambda choice, dtype, *_: (OPS, dtype))
     norm.fused = Fused(_FORMS[type(norm)], "auto")
     return norm.to(DEVICE, torch.float32)
 
@@ -104,7 +103,7 @@ def test_sums_of_more_programs_than_are_added_at_once(
     name, options, a_program_for_each_row, monkeypatch
 ):
     plain = new_norm(name, options)
-    fused = fuse(copy.deepcopy(plain), OPS, monkeypatch)
+    fused = fuse(copy.deepcopy(plain), monkeypatch)
     batch = batch_of(0)
     compare(train(fused, *moved(batch)), train(plain, *batch))
 
@@ -143,20 +142,17 @@ class Workers:
         return results[0], results[1]
 
 
-# The code around the sums is the same for each backend: by Triton, each norm with its first options
-SYNCED = [each for each in OVER_POSITIONS if "variant" not in each[1]]
-OF_BACKENDS = [("cpu", *each) for each in SYNCED]
-OF_BACKENDS += [("triton", *each) for each in dict(reversed(SYNCED)).items()]
+SYNCED = {name: options for name, options in reversed(OVER_POSITIONS) if "variant" not in options}
 
 
-@pytest.mark.parametrize(("backend", "name", "options"), OF_BACKENDS, ids=str)
-def test_sums_of_two_workers(backend, name, options, monkeypatch):
-    """Each has one of the sentences; the statistics are of both, parameters' gradients its own."""
-    if backend == "cpu" and DEVICE != "cpu":
-        pytest.skip("the C++ kernels are for the CPU")
-    ops = OPS if backend == "triton" else BACKENDS["cpu"].load()[0]
+@pytest.mark.parametrize(("name", "options"), SYNCED.items(), ids=str)
+def test_sums_of_two_workers(name, options, monkeypatch):
+    """Each has one of the sentences; the statistics are of both, parameters' gradients its own.
+
+    tests/norms/test_workers.py is the same for the kernels in C++.
+    """
     workers, whole = Workers(), new_norm(name, {**options, "sync": "on"})
-    norms = [fuse(copy.deepcopy(whole), ops, monkeypatch) for _ in range(2)]
+    norms = [fuse(copy.deepcopy(whole), monkeypatch) for _ in range(2)]
     monkeypatch.setattr(fused_columns, "worker_count", lambda sync: 2)
     monkeypatch.setattr(fused_columns, "gathered_rows", workers.gathered_rows)
     for seed in range(2):

@@ -136,15 +136,18 @@ def test_no_pass_is_remembered_after_its_end():
     assert not loss_scale._PASSES and seen == [None]
 
 
-def test_what_is_told_is_believed():
-    norm = build_norm("powernorm", DIM)
-    set_loss_scale(norm, 8.0)
+@pytest.mark.parametrize(
+    ("tell", "told", "factor"), [(set_loss_scale, 8.0, 8.0), (set_accumulation, 4, 2.0**10)]
+)
+def test_a_factor_that_is_told(tell, told, factor):
+    """A scale replaces that of a scaler; an accumulation divides it."""
+    norm, seen = build_norm("powernorm", DIM), []
+    tell(norm, told)
     get = norm.loss_scale_later()
-    seen = []
     x = torch.randn(4, DIM, requires_grad=True)
-    x.register_hook(lambda gradient: seen.append(get()))
+    x.register_hook(lambda gradient: seen.append(float(get())))
     scaler_of_cpu().scale(norm(x).sum()).backward()
-    assert seen == [8.0]
+    assert seen == [factor]
 
 
 @pytest.mark.parametrize("name", WITH_SCALE)
@@ -237,14 +240,3 @@ def test_an_accumulation_that_nobody_told_is_warned_of():
     optimizer = torch.optim.SGD(summed.parameters(), lr=1e-4)
     model = summed
     assert not warned(3)
-
-
-def test_an_accumulation_divides_the_scale_of_a_scaler_too():
-    norm = build_norm("powernorm", DIM)
-    set_accumulation(norm, 4)
-    get = norm.loss_scale_later()
-    seen = []
-    x = torch.randn(4, DIM, requires_grad=True)
-    x.register_hook(lambda gradient: seen.append(float(get())))
-    scaler_of_cpu().scale(norm(x).sum()).backward()
-    assert seen == [2.0**10]

@@ -282,11 +282,11 @@ def around_ema_restore(
 ) -> None:
     """`--store-ema` leaves out the version of each stack, and a stack without one drops its final
     norm, as checkpoints of 2018 had none."""
-    versions = {}
     if isinstance(ema.model, NormModel):
         buffers = ema.model.named_buffers()
         versions = {name: value for name, value in buffers if name.endswith(".version")}
-    restore(ema, {**state_dict, **versions}, *args, **kwargs)
+        state_dict = {**state_dict, **versions}
+    restore(ema, state_dict, *args, **kwargs)
 
 
 # ---- checkpoints ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""benchmarks/training.py: the two models it compares, its rows, its targets."""
+"""benchmarks/training.py: the two models it compares, and its rows."""
 
 from __future__ import annotations
 

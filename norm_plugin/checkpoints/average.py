@@ -277,5 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     save_checkpoint(state, args.output)
     print(f"averaged {', '.join(state['averaged_from'])} into {args.output}")
     if args.running_stats == "last":
-        print(f"running statistics are those of update {num_updates(state)}")
+        if running_statistics(state["model"]):
+            print(f"running statistics are those of update {num_updates(state)}")
+        else:
+            print("this model has no running statistics")
     return 0

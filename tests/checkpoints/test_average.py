@@ -213,6 +213,12 @@ class FullDisk(io.FileIO):
         return super().write(data)
 
 
+def test_a_model_without_running_statistics_is_told(tmp_path, save_checkpoint_file, capsys) -> None:
+    paths = [save_checkpoint_file(tmp_path / f"{i}.pt", updates=i) for i in (1, 2)]
+    average(*paths, output=tmp_path / "out.pt", flags=("--running-stats", "last"))
+    assert capsys.readouterr().out.endswith("this model has no running statistics\n")
+
+
 def test_a_full_disk_leaves_the_old_output(tmp_path, save_checkpoint_file, monkeypatch) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
     output = tmp_path / "avg.pt"

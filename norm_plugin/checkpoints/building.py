@@ -44,8 +44,8 @@ def build_model(
     for folder in map(Path, split_paths(folders)):
         if not folder.is_dir():
             raise CommandError(
-                f"the folder {folder} with the data of {checkpoint} does not exist; give the "
-                "folder of the binarized data, to norm-plugin fold by --data"
+                f"the folder {folder}, with the data of {checkpoint}, does not exist; give the "
+                "folder of the binarized data (norm-plugin fold: by --data)"
             )
     with fairseq_errors(f"build the model of {checkpoint} with the data in {folders}"):
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(

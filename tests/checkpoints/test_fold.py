@@ -78,7 +78,7 @@ def test_the_data_may_lie_elsewhere(save, tmp_path, data):
         state["cfg"]["task"]["data"] = "/nowhere"
 
     checkpoint, output = save(change=move), tmp_path / "folded.pt"
-    with pytest.raises(CommandError, match="/nowhere .* does not exist; .* by --data"):
+    with pytest.raises(CommandError, match="/nowhere, .* does not exist; .* by --data"):
         main([str(checkpoint), "--output", str(output)])
     main([str(checkpoint), "--output", str(output), "--data", str(data)])
     assert output.exists()

@@ -158,7 +158,7 @@ def test_sentences_that_cannot_be_read(tmp_path):
     (without / "input0" / "dict.txt").unlink()
     for argv, message in (
         ([data, "--gen-subset", "dev"], "cannot make batches of the dev sentences in"),
-        ([tmp_path / "none"], "folder .*none does not exist; give the folder"),
+        ([tmp_path / "none"], "folder .*none, with the data of .* does not exist; give the folder"),
         ([unlabeled], "has no labels for the test sentences"),
         ([cut], "cannot read the batches of the data in .*cut"),
         ([without], "cannot build the model of .*dict.txt"),

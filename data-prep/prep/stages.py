@@ -53,7 +53,7 @@ class RawCorpus(ABC):
         return parser.parse_args(argv)
 
     def main(self, description: str | None) -> None:
-        """Run with sys.argv, and exit: the command of the corpus."""
+        """Run the command of the corpus with the arguments of sys.argv, and exit."""
         run(lambda argv: self.run(argv, description))
 
     def run(self, argv: Sequence[str], description: str | None = None) -> None:

@@ -192,7 +192,7 @@ def test_a_label_names_an_arm_of_the_study(tmp_path):
 
 @pytest.mark.parametrize("key", ["seed", "norm"])
 def test_an_override_that_the_arms_would_win_over_is_refused(tmp_path, key):
-    """It was dropped without a word, and every run of the study was done."""
+    """An override that every arm replaces is an error, not ignored."""
     path = str(write(tmp_path, "overrides: [seed=1]\narms: [[norm=dyt], [norm=none, 'seed=2,3']]"))
     with pytest.raises(CommandError, match=f"{key}=7 has no effect, as an arm .* sets {key}="):
         compose.compose_runs(Request(path, {key: "7"}, grid=True, work=tmp_path))

@@ -25,7 +25,7 @@ def record(tmp_path):
 
 
 def test_the_singular_values_of_the_embeddings():
-    """Those of a matrix that is turned are those of its diagonal; equal sides have one entry."""
+    """A rotated matrix has the singular values of its diagonal; equal embeddings have one entry."""
     turned, _ = torch.linalg.qr(torch.arange(9.0).reshape(3, 3).cos())
     encoder = turned[:, :2] @ torch.diag(torch.tensor([1.0, 4.0]))
     for decoder, sides in ((encoder.clone(), ["shared"]), (encoder.T, ["encoder", "decoder"])):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from fairseq.models.ema.ema import EMA
 from torch import Tensor, nn
 
 from norm_plugin.models.plan import Plan
@@ -97,12 +98,22 @@ def loading_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) ->
             _listed(dropped),
         )
 
+    build_fp32_params = EMA.build_fp32_params
+
+    def build_converted(ema: EMA, state: dict[str, Tensor] | None = None) -> None:
+        """Convert what ``--ema-fp32`` has stored beside the averaged model, too."""
+        if state is not None:
+            convert_state(state := dict(state), ema.model, before, now)
+        build_fp32_params(ema, state)
+
     handle = model.register_load_state_dict_pre_hook(hook)
+    EMA.build_fp32_params = build_converted
     try:
         yield
     finally:
         loading = False
         handle.remove()
+        EMA.build_fp32_params = build_fp32_params
 
 
 def same_parameters(stored: Mapping[str, Tensor], model: nn.Module, before: Plan) -> bool:

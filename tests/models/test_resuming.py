@@ -172,9 +172,12 @@ def test_the_gain_is_that_of_the_stored_norm(stored, given, checkpoint, toy, tmp
     assert torch.equal(norm.weight + norm.weight_offset, before + offset)
 
 
-def test_the_average_of_the_weights_is_converted_once(checkpoint, toy, tmp_path, monkeypatch):
+@pytest.mark.parametrize("precision", [(), ("--ema-fp32",)])
+def test_the_average_of_the_weights_is_converted_once(
+    precision, checkpoint, toy, tmp_path, monkeypatch
+):
     """``--store-ema`` copies the model while the checkpoint is read."""
-    averaging = ("--store-ema", "--ema-decay", 0.5)
+    averaging = ("--store-ema", "--ema-decay", 0.5, *precision)
     path = checkpoint(*LAYERNORM, *averaging)
     flags = (*TWO, *GEMMA, *ALLOWED, *averaging, "--restore-file", path)
     trainer = train_here(monkeypatch, toy, tmp_path, *flags)

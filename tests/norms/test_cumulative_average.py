@@ -39,16 +39,25 @@ def test_after_its_first_forward_powernorm_divides_by_the_running_mean(ragged):
 
 
 @every_form
-def test_a_batch_of_padding_has_no_weight(name, options, ragged):
+def test_a_batch_of_padding_or_of_values_that_are_not_finite_has_no_weight(name, options, ragged):
     x, mask = ragged()
     norm, other = new_norm(name, **options), new_norm(name, **options)
     norm.start_cumulative_average()
     other.start_cumulative_average()
     norm(x, torch.ones_like(mask))
     norm(x[:0], mask[:, :0])
+    norm(x / 0, mask)
     assert torch.equal(norm(x, mask), other(x, mask))
     for key, value in norm.named_buffers():
         assert torch.equal(value, other.get_buffer(key)), key
+
+
+def test_an_infinity_at_padding_does_not_matter(ragged):
+    x, mask = ragged()
+    norm = new_norm("powernorm")
+    norm.start_cumulative_average()
+    norm(x.masked_fill(mask.t().unsqueeze(-1), torch.inf), mask)
+    assert norm.averaged_forwards == 1
 
 
 def test_forwards_that_are_computed_again_do_not_count(ragged):

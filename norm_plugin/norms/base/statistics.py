@@ -20,7 +20,12 @@ from norm_plugin.norms.base.loss_scale import (
     observed_loss_scale,
     trains_in_float16,
 )
-from norm_plugin.norms.base.means import update_running_average
+from norm_plugin.norms.base.means import (
+    is_finite,
+    masked_means,
+    update_running_average,
+    zero_padding,
+)
 from norm_plugin.norms.base.optimizer_steps import count_steps_of
 from norm_plugin.norms.base.recomputation import Forwards
 from norm_plugin.norms.base.workers import (
@@ -69,8 +74,8 @@ class BatchStatisticsNorm(AffineNorm):
             optimizer does.
         ghost_batch_tokens: N, the statistics are those of groups of N tokens; None: of the whole
             batch. See :mod:`norm_plugin.norms.base.groups` and :func:`set_ghost_batch_tokens`.
-        averaged_forwards: forwards since :meth:`start_cumulative_average`, without those of padding
-            alone; None: it was not called.
+        averaged_forwards: forwards since :meth:`start_cumulative_average` whose statistics are
+            usable: of a position, and finite; None: it was not called.
         loss_scale: the factor by which the loss is multiplied before its backward pass, as in
             mixed precision. None: that of the ``torch.amp.GradScaler`` that multiplied it, or 1;
             any other code that multiplies it must set this, see :func:`set_loss_scale`.
@@ -241,7 +246,7 @@ class BatchStatisticsNorm(AffineNorm):
         if again:
             return self._forward_again(x, padding_mask, batch_first)
         self._forwards.current.fused = self.fused
-        if self.averaged_forwards is not None and self._any_worker_has_positions(x, padding_mask):
+        if self.averaged_forwards is not None and self._is_usable(x, padding_mask, batch_first):
             self.averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
@@ -304,13 +309,16 @@ class BatchStatisticsNorm(AffineNorm):
             self.get_buffer(name).zero_()
         self.averaged_forwards = 0
 
-    def _any_worker_has_positions(self, x: Tensor, padding_mask: Tensor | None) -> bool:
-        """Return whether any worker has a position that is not padding.
+    def _is_usable(self, x: Tensor, padding_mask: Tensor | None, batch_first: bool) -> bool:
+        """Return whether the batch, if synchronized of all workers, has positions and is finite.
 
-        A batch without one changes no statistic, so it must not have a weight in their mean.
+        Any other batch changes no statistic, so it must not have a weight in their mean.
         """
-        own = torch.as_tensor(_has_positions(x, padding_mask), device=self.weight.device)
-        return bool(sum_over_workers(own.float(), self.sync) > 0)
+        valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
+        wide = zero_padding(x.detach().float() if x.dtype in HALF else x.detach(), valid)
+        square = self.statistics_input(wide).square()
+        (mean,), count = masked_means([square], valid, self.sync)
+        return bool((count > 0) & is_finite(mean))
 
     def effective_momentum(self, weight: float) -> float:
         """Return the weight of the current batch in a running statistic, in [0, 1].

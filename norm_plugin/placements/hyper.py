@@ -14,9 +14,11 @@ dynamic form the weights of a position depend on its streams:
 
 with learned w, from 0, and s, from 0.01. The norm is one of the placement's own. n = 4.
 
-Source: Zhu et al. 2024, arXiv 2409.19606 (Algorithm 2). The paper was not read for this file: the
-equations come from secondary sources, and the initial values from third-party code. An attention
-over an encoder is treated here as the other branches are.
+Source: Zhu et al. 2024, arXiv 2409.19606, Eq. 1 to 14 and Algorithm 2. In the paper w has weight
+decay, alpha and beta have none: ``--optimizer adam_matrix_decay`` does so, fairseq's ``adam`` decays
+all parameters. Differences from the paper: it scales the initial weights of the last map of each
+branch by sqrt(n), here they are fairseq's; it has no attention over an encoder, which is treated
+here as the other branches are.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from torch import Tensor, nn
 
 from norm_plugin.placements.base import (
     INPUT,
+    NO_DECAY,
+    OVERRIDES,
     LayerPlace,
     NormOfBranch,
     Placement,
@@ -41,7 +45,6 @@ from norm_plugin.placements.base import (
     "hyper",
     equation="z = sum a_i0 h_i,  h'_j = sum a_ij h_i + b_j f(norm(z))",
     paper="Zhu et al. 2024, Hyper-Connections, static",
-    paper_read=False,
 )
 class HyperConnections(Placement):
     """Pre-norm on four streams, with learned weights between them.
@@ -62,7 +65,9 @@ class HyperConnections(Placement):
             k = (place.index - 1) * len(place.branches) + number
             identity = torch.eye(self.streams)
             read = identity[:, k % self.streams]
-            self.alpha[branch] = nn.Parameter(torch.cat([read.unsqueeze(1), identity], dim=1))
+            alpha = nn.Parameter(torch.cat([read.unsqueeze(1), identity], dim=1))
+            vars(alpha)[OVERRIDES] = NO_DECAY
+            self.alpha[branch] = alpha
             self.beta[branch] = nn.Parameter(torch.ones(self.streams))
 
     def weights(self, streams: Tensor, branch: str, norm: NormOfBranch) -> tuple[Tensor, Tensor]:
@@ -90,7 +95,6 @@ class HyperConnections(Placement):
     "hyper-dynamic",
     equation="as hyper;  a_ij + s tanh(norm(h_i) . w_j),  b_i + s' tanh(norm(h_i) . w')",
     paper="Zhu et al. 2024, Hyper-Connections, dynamic",
-    paper_read=False,
 )
 class DynamicHyperConnections(HyperConnections):
     """``hyper`` with weights that depend on the streams of a position.

@@ -73,7 +73,7 @@ class AdaNorm(Norm):
     """Standardize each position and rescale it by a bounded function of the result; no parameters.
 
     Options:
-        eps: added to the variance, inside the root; with variant=released to the deviation
+        eps: added inside the root, against division by zero; with variant=released to the deviation
         scale: the constant C; the paper takes 2 on De-En, En-De and MNIST, 1 on En-Vi, Enwik8 and
             parsing, 0.3 on RT and SST5
         k: slope of the rescaling; the paper takes 0.1

@@ -97,7 +97,7 @@ class BatchNorm(RunningMomentsNorm):
     """Standardize each channel by its mean and variance over the positions of the batch.
 
     Options:
-        eps: added to the variances, inside the root
+        eps: added inside the root, against division by zero
         momentum: weight of the new value in the running mean and variance, as in torch
         layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels

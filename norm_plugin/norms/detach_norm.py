@@ -48,7 +48,7 @@ class DetachNorm(Norm):
     """LayerNorm without parameters whose mean and standard deviation carry no gradient.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added inside the root, against division by zero
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class DetachNormMean(DetachNorm):
     """LayerNorm without parameters whose mean carries no gradient.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added inside the root, against division by zero
     """
 
     detach_std: ClassVar[bool] = False
@@ -89,7 +89,7 @@ class DetachNormStd(DetachNorm):
     """LayerNorm without parameters whose standard deviation carries no gradient.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added inside the root, against division by zero
     """
 
     detach_mean: ClassVar[bool] = False

@@ -36,7 +36,7 @@ class GroupNorm(AffineNorm):
     """Standardize each group of channels of a position separately.
 
     Options:
-        eps: added to the variances, inside the root
+        eps: added inside the root, against division by zero
         groups: number of groups; it must divide the width into groups of two channels or more
     """
 

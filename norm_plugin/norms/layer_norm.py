@@ -35,7 +35,7 @@ class LayerNorm(AffineNorm):
     """Standardize the channels of each position, then apply a learned gain and offset.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added inside the root, against division by zero
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
@@ -68,7 +68,7 @@ class LayerNormSimple(Norm):
     """Standardize the channels of each position; no parameters.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added inside the root, against division by zero
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:

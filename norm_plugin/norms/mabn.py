@@ -47,7 +47,7 @@ class MovingAverageBatchNorm(WindowNorm):
     """Divide by a quadratic mean over positions that is averaged over batches, in both passes.
 
     Options:
-        eps: added to the mean squares, inside the root
+        eps: added inside the root, against division by zero
         alpha_fwd: a_f, the share of the running S^2 that each forward keeps; inference uses S
         window: M, the number of batches whose statistics are averaged
         renorm_limit: R, the bound of r, which is clipped to [1/R, R]; with 1, r = 1

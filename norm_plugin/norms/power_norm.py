@@ -110,7 +110,7 @@ class PowerNorm(PowerNormV):
     """Divide by a running quadratic mean over positions, with running statistics in both passes.
 
     Options:
-        eps: added to the mean squares, inside the root
+        eps: added inside the root, against division by zero
         alpha_fwd: a_f, the share of psi^2 that each forward keeps; the paper tries 0.9, 0.95 and
             0.99
         alpha_bwd: a_b, the share of nu that each backward pass keeps; the paper tries 0.9, 0.95

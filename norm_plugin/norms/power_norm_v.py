@@ -60,7 +60,7 @@ class PowerNormV(BatchStatisticsNorm):
     """Divide by the quadratic mean over the positions of the batch.
 
     Options:
-        eps: added to the mean squares, inside the root
+        eps: added inside the root, against division by zero
         alpha_fwd: a_f, the share of the running psi^2 that each forward keeps; inference uses it
         layer_scale_groups: RMS pre-scaling of the input: 0 none, 1 over all channels (the
             paper), G over G groups of channels

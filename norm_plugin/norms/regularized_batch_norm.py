@@ -140,7 +140,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
     """BatchNorm with a penalty on the distance between batch and running statistics.
 
     Options:
-        eps: added to the variances, inside the root
+        eps: added inside the root, against division by zero
         momentum: weight of the new value in the running mean and variance, as in torch
         lambda_mean: strength of the penalty on the distance between the means
         lambda_std: strength of the penalty on the distance between the variances or deviations

@@ -42,7 +42,7 @@ class RepBatchNorm(RunningMomentsNorm):
     """BatchNorm plus a learned multiple of its input, gradually replacing LayerNorm.
 
     Options:
-        eps: added to the variances, inside the root
+        eps: added inside the root, against division by zero
         momentum: weight of the new value in the running mean and variance, as in torch
         blend_updates: T, optimizer updates over which LayerNorm fades out; 0: no LayerNorm
         sync: take statistics over the positions of all workers

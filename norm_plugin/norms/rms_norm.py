@@ -36,7 +36,7 @@ class RMSNorm(Norm):
     """Divide by the root mean square over channels, then apply a gain; no offset.
 
     Options:
-        eps: added to the mean square, inside the root
+        eps: added inside the root, against division by zero
         gain: the gain of a channel: w, which starts at 1, or 1+w, where w starts at 0; weight
             decay draws w to 0
     """

@@ -38,7 +38,7 @@ class ScaleNorm(Norm):
     """Scale every position to one learned length ``g``.
 
     Options:
-        eps: added to the squared length, inside the root
+        eps: added inside the root, against division by zero
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:

@@ -39,7 +39,7 @@ class SeeDNorm(Norm):
     """RMSNorm whose gain depends on the input, by one bounded number per position and head.
 
     Options:
-        eps: added to the mean square, inside the root
+        eps: added inside the root, against division by zero
         alpha_init: the initial value of alpha, the weight of the input-dependent part of the gain
         gain_heads: number of groups of channels, each with its own dot product
     """

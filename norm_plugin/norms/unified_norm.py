@@ -82,7 +82,7 @@ class UnifiedNorm(WindowNorm):
     """Divide by a quadratic mean over positions that is smoothed over batches, in both passes.
 
     Options:
-        eps: added to the mean squares, inside the root
+        eps: added inside the root, against division by zero
         alpha_fwd: a_f, the share of the running s^2 that each forward keeps; inference uses it
         alpha_bwd: a_b, the share of psi that each backward pass keeps
         window: M, the number of batches whose statistics are averaged

@@ -15,10 +15,10 @@ dynamic form the weights of a position depend on its streams:
 with learned w, from 0, and s, from 0.01. The norm is one of the placement's own. n = 4.
 
 Source: Zhu et al. 2024, arXiv 2409.19606, Eq. 1 to 14 and Algorithm 2. In the paper w has weight
-decay, alpha and beta have none: ``--optimizer adam_matrix_decay`` does so, fairseq's ``adam`` decays
-all parameters. Differences from the paper: it scales the initial weights of the last map of each
-branch by sqrt(n), here they are fairseq's; it has no attention over an encoder, which is treated
-here as the other branches are.
+decay, alpha and beta have none, as with ``--optimizer adam_matrix_decay``; fairseq's ``adam``
+decays all parameters. Differences from the paper: it scales the initial weights of the last map of
+each branch by sqrt(n), here they are fairseq's; it has no attention over an encoder, which is
+treated here as the other branches are.
 """
 
 from __future__ import annotations

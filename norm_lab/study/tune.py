@@ -222,12 +222,17 @@ def compose_trials(
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
 ) -> list[RunSpec]:
-    """Return the runs of the trials, in the order of ``points``."""
+    """Return the runs of the trials, in the order of ``points``.
+
+    A trial of another version of the code is refused, as the tuned values of one are.
+    """
     runs = tuple(
         (*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}")
         for arm, point, seed in points
     )
-    return compose_runs(replace(request, runs=runs))
+    code = code_digest()
+    specs = compose_runs(replace(request, runs=runs))
+    return [replace(spec, sources={**spec.sources, **code}) for spec in specs]
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:

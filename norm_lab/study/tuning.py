@@ -154,7 +154,7 @@ def _check_chosen(run: Mapping[str, Any], chosen: Mapping[str, float], path: Pat
         if own is None or not np.isclose(own, value, atol=0):
             raise CommandError(
                 f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, but {path} "
-                f"selects {value:g}; run norm-plugin sweep STUDY --tuned"
+                f"selects {value:g}; remove its result, and run norm-plugin sweep STUDY --tuned"
             )
 
 

@@ -215,6 +215,17 @@ def test_a_tuning_of_other_code_or_data_is_refused(key, value, reason, tuned, st
         assert refused.returncode == 1 and f"is for {reason}; remove it" in refused.stderr
 
 
+def test_a_trial_of_other_code_is_refused(runs, study, monkeypatch):
+    """Its loss would count as one of the code of today if tuned.json was removed to tune again."""
+    study.write_text(STUDY.replace("[1, 2]", "[1]").replace("[0.0005, 0.004]", "[0.001, 0.002]"))
+    assert command(runs, "tune", study).returncode == 0
+    study.with_suffix(".tuned.json").unlink()
+    monkeypatch.setattr(tune, "code_digest", lambda: {"norm_plugin": "0", "torch": "0"})
+    again = command(runs, "tune", study)
+    assert again.returncode == 1 and again.stderr.count(" is of another version of ") == 4
+    assert not study.with_suffix(".tuned.json").exists()
+
+
 def test_a_published_study_is_repeated_at_its_values_by_other_code(tuned, tmp_path):
     runs, of, *_ = tuned
     content = json.loads(of.with_suffix(".tuned.json").read_text())

@@ -341,7 +341,9 @@ def _contrast(comparison: PrimaryComparison) -> frozenset[tuple[str, int]]:
 def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
     """Return the value of an arm by its name; CommandError for an unknown arm."""
     if name not in arms:
-        raise CommandError(f"{where} names the arm {name}; choose from {', '.join(sorted(arms))}")
+        raise CommandError(
+            f"{where} names the arm {name}, which has no run; choose from {'; '.join(sorted(arms))}"
+        )
     return arms[name]
 
 

@@ -13,6 +13,7 @@ from norm_lab.results.folder import (
     ARM,
     RUN_KEY,
     Folder,
+    Row,
     check_has_results,
     headline_column,
     read_folder,
@@ -45,13 +46,10 @@ class Results:
             check_has_results(folder)
             rows += [{**row, "folder": folder.path} for row in folder.finished]
         names = dict.fromkeys(name for row in rows for name in row if name != "curves")
-        runs, curves = pd.DataFrame(rows, columns=list(names)), self.curves
-        for column, subset, which in (
-            ("valid_loss", "valid", "min"),
-            ("train_loss", "train", "last"),
-        ):
-            losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
-            runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
+        runs = pd.DataFrame(rows, columns=list(names))
+        # by row: two folders may have runs of one name
+        runs["valid_loss"] = [min(_losses(row, "valid"), default=math.nan) for row in rows]
+        runs["train_loss"] = [(_losses(row, "train") or [math.nan])[-1] for row in rows]
         runs["score"] = [row.get(headline_column(row["metric"]), math.nan) for row in rows]
         runs["placement"] = runs["run.arm.placement"]
         runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
@@ -74,6 +72,12 @@ class Results:
         """Return the runs without a result, one row each, sorted by norm and seed: ``FAILED``."""
         rows = [row for folder in self.folders for row in folder.failed]
         return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
+
+
+def _losses(row: Row, subset: str) -> list[float]:
+    """Return the losses of a run on a subset, in order of updates."""
+    points = (row.get("curves") or {}).get(subset, [])
+    return [float(point["loss"]) for point in points if point.get("loss") is not None]
 
 
 def read_results(*paths: str | Path) -> pd.DataFrame:

@@ -51,6 +51,15 @@ def test_a_run_is_a_row(tmp_path):
     assert set(points["norm"]) == {"layernorm"}
 
 
+def test_runs_of_one_name_in_two_folders_have_their_own_losses(tmp_path):
+    folders = []
+    for name, loss in (("own", 3.0), ("published", 2.0)):
+        curves = dict.fromkeys(("train", "valid"), [{"epoch": 1, "updates": 9, "loss": loss}])
+        folders += folder_of(tmp_path / name, made_up(curves=curves))
+    runs = read_results(*folders)
+    assert runs["valid_loss"].tolist() == runs["train_loss"].tolist() == [3.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("change", "damage"),
     [

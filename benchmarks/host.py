@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     install()
     args.data = args.data or prepared("toy", TOY, *TOY_SIZES)
     setups = choose_setups(args.norms, host_setups())
-    with mock.patch.object(math, "isfinite", lambda number: True):  # the same
+    with mock.patch.object(math, "isfinite", lambda number: True):  # for the NaN check
         stock = HostRun(STOCK, args)
         run_benchmark(args, (measure(each, stock, args) for each in setups))
     return 0

@@ -74,12 +74,8 @@ def layer_setups() -> list[Setup]:
 
 # ---- the forms of a layer -------------------------------------------------------------------
 
-BOTH = "forward+backward"
-"""The value of the column ``direction``."""
 UNIT = "torch"
 """The provider with which all others are compared."""
-NOT_COMPILED = "layernorm"
-"""It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
 Call = Callable[[], object]
 
 
@@ -127,7 +123,7 @@ def of_copy(setup: Setup, data: Data) -> Call | None:
     """Return a copy of x, which reads and writes N C numbers; only for ``layernorm``."""
     target = torch.empty_like(data.x, requires_grad=False)
     source = data.x.detach()
-    return partial(target.copy_, source) if setup.norm == NOT_COMPILED else None
+    return partial(target.copy_, source) if setup.norm == "layernorm" else None
 
 
 def train(layer: Callable[[Tensor], Tensor], data: Data) -> None:
@@ -175,7 +171,7 @@ def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) ->
         measured.append(_row(name, pair[name], ratio))
     of_unit = of_unit or alternate({UNIT: unit}, args.repetitions, WARMUP)[UNIT]
     measured.insert(0, _row(UNIT, of_unit, 1.0))
-    place = {"rows": rows, "channels": channels, "direction": BOTH}
+    place = {"rows": rows, "channels": channels}
     return [{**setup._asdict(), **place, **row} for row in measured]
 
 

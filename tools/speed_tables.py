@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from layers import BOTH, NOT_COMPILED, SIZES
+from layers import SIZES
 from measuring.records import (
     ORIGIN,
     SAME_LAYER,
@@ -53,9 +53,7 @@ def speed_table(name: str, root: Path) -> str:
 def layers_table(path: Path) -> str:
     """Return the time of each norm and form as a ratio to LayerNorm's; a cell has all sizes."""
     rows = read_rows(path, SAME_LAYER, ("ratio", *ORIGIN))
-    compiled = (rows["norm"] == NOT_COMPILED) & (rows["provider"] == "compile")
-    at_sizes = pd.MultiIndex.from_frame(rows[["rows", "channels"]]).isin(SIZES)
-    rows = rows[(rows["direction"] == BOTH) & ~compiled & at_sizes]
+    rows = rows[pd.MultiIndex.from_frame(rows[["rows", "channels"]]).isin(SIZES)]
     if rows.empty:
         return _nothing("layers.py")
     cells = _cells(rows, SIZES)

@@ -19,7 +19,7 @@ from norm_plugin.io.files import read_text, write_text
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
-SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
+SAME_LAYER = ("norm", "options", "provider", "rows", "channels")
 """The columns that are equal in two rows of layers.csv that measure the same thing."""
 SAME_ON_GPU = {
     "layers": ("norm", "options", "provider", "dtype", "rows", "channels"),

@@ -222,6 +222,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    for each in overrides:
+        if "=" not in each and not each.startswith("~"):
+            raise CommandError(
+                f'{each!r} is not KEY=VALUE; in a file, several values need quotes: "seed=1,2"'
+            )
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:

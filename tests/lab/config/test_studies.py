@@ -190,6 +190,13 @@ def test_a_label_names_an_arm_of_the_study(tmp_path):
         compose.compose_runs(Request(path, grid=True, work=tmp_path))
 
 
+def test_a_list_of_values_without_quotes_is_refused(tmp_path):
+    """YAML takes its second value for another override."""
+    path = str(write(tmp_path, "overrides: [seed=1,2]"))
+    with pytest.raises(CommandError, match="'2' is not KEY=VALUE; .* need quotes: \"seed=1,2\""):
+        compose.compose_runs(Request(path, grid=True, work=tmp_path))
+
+
 @pytest.mark.parametrize("key", ["seed", "norm"])
 def test_an_override_that_the_arms_would_win_over_is_refused(tmp_path, key):
     """An override that every arm replaces is an error, not ignored."""

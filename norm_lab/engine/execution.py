@@ -44,6 +44,7 @@ from norm_lab.engine.state import (
 )
 from norm_lab.metrics import find_metric, score_lines
 from norm_lab.paths import PYTHON, ROOT
+from norm_lab.run.code import code_digest
 from norm_lab.run.flags import check_precision_on_cpu, training_flags
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import make_folder, read_json, write_json, write_text
@@ -180,7 +181,8 @@ class Execution:
         device = "cpu" if on_cpu(self.spec) else "gpu"
         if device == "cpu":
             check_precision_on_cpu(self.spec.settings["common"])
-        begun = self.records.get("train") or Record(stage.key, device=device)
+        new = Record(stage.key, device=device, code=code_digest())
+        begun = self.records.get("train") or new
         log = self.spec.log_of("train")
         if begun.key != stage.key:
             raise error_of_other_training(self.spec, OTHER)

@@ -39,6 +39,7 @@ class Record:
         memory: the peak memory of its commands in bytes, the maximum over all attempts; 0: unknown.
         device: where the training is: cpu or gpu.
         diverged: why the training diverged; it is not tried again.
+        code: the version of the code that began the training; empty: unknown.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Record:
     memory: int = 0
     device: str = ""
     diverged: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

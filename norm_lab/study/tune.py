@@ -22,7 +22,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +34,11 @@ from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_pa
 from norm_lab.engine.failure import has_result
 from norm_lab.engine.grid import run_grid
 from norm_lab.engine.overview import NOT_CHECKED, estimate, jobs_of_outline
-from norm_lab.engine.state import DIVERGED, DONE, state_of
-from norm_lab.paths import PLUGIN, WORK
+from norm_lab.engine.stages import TRAIN
+from norm_lab.engine.state import DIVERGED, DONE, read_status, state_of
+from norm_lab.paths import WORK
 from norm_lab.results.folder import RUN_KEY, RUNS
+from norm_lab.run.code import code_digest
 from norm_lab.run.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 
 Grid = Mapping[str, tuple[float, ...]]
 GROWTH = 4
-CODE = ("declarations", "norms", "placements", "kernels", "models", "checkpoints")
-"""The packages whose code a training runs."""
-SOURCES = (".py", ".cpp", ".h", ".inc")
 LIST_KEY = "optimization.lr"
 """A key whose value is a list in fairseq: the learning rate of each epoch."""
 
@@ -91,6 +89,8 @@ def tune_study(request: Request) -> int:
         by_seed = product(tuning_of(study).seeds, arms, product(*grid.values()))
         points = [(arm, point, seed) for seed, arm, point in by_seed]
         trials = compose_trials(request, arms, tuple(grid), points)
+        if not request.status:
+            check_code(trials)
         status = run_grid(request, trials)
         if (
             status
@@ -222,17 +222,24 @@ def compose_trials(
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
 ) -> list[RunSpec]:
-    """Return the runs of the trials, in the order of ``points``.
-
-    A trial of another version of the code is refused, as the tuned values of one are.
-    """
+    """Return the runs of the trials, in the order of ``points``."""
     runs = tuple(
         (*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}")
         for arm, point, seed in points
     )
+    return compose_runs(replace(request, runs=runs))
+
+
+def check_code(trials: Iterable[RunSpec]) -> None:
+    """Raise CommandError for a trial that another version of the code has trained."""
     code = code_digest()
-    specs = compose_runs(replace(request, runs=runs))
-    return [replace(spec, sources={**spec.sources, **code}) for spec in specs]
+    for spec in trials:
+        record = read_status(spec.folder).stages.get(TRAIN)
+        if record is not None and record.code not in ({}, code):
+            raise CommandError(
+                f"{spec.folder} was trained by another version of norm_plugin, torch or fairseq; "
+                "to tune, remove it and those like it, or choose another --work"
+            )
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
@@ -364,14 +371,6 @@ def compose_tuned(request: Request) -> list[RunSpec]:
         chosen = choice[spec.label]
         runs.append((*spec.overrides, *point_overrides(list(chosen), tuple(chosen.values()))))
     return compose_runs(replace(request, runs=tuple(runs)))
-
-
-def code_digest() -> dict[str, str]:
-    """Return a digest of our code that a training runs, and the versions of torch and fairseq."""
-    files = [path for name in CODE for path in sorted((PLUGIN / name).rglob("*.*"))]
-    sources = [path for path in files if path.suffix in SOURCES]
-    code = _digest(b"".join(path.read_bytes() for path in sources))
-    return {"norm_plugin": code, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
 
 
 def data_checksums(specs: Iterable[RunSpec]) -> list[str]:

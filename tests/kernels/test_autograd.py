@@ -129,6 +129,24 @@ def test_no_graph_without_a_gradient(fused_norm):
     assert norm.requires_grad_(False)(x).grad_fn is None
 
 
+def test_a_part_of_a_tensor_may_be_recomputed(fused_norm):
+    """Without gradients, as in the first forward, such a view has no place in a graph."""
+
+    def derivatives(recompute):
+        norm = build_norm("powernorm", DIM)
+        leaf = torch.ones(5, 3, 2 * DIM, requires_grad=True)
+
+        def of_part(z):
+            return norm(z.chunk(2, dim=-1)[0])
+
+        z = leaf.cumsum(0)
+        y = checkpoint(of_part, z, use_reentrant=True) if recompute else of_part(z)
+        y.square().sum().backward()
+        return leaf.grad, norm.nu
+
+    assert all(map(torch.equal, derivatives(True), derivatives(False)))
+
+
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_that_keeps_its_output_is_freed(name, fused_norm):
     norm, _, norm.kept = forward(name)

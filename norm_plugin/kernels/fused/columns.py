@@ -146,7 +146,7 @@ def column_norm(
         return None
     if isinstance(batch, Inference):
         return infer(norm, x, ops, batch)
-    if x.requires_grad and not norm.exact_gradient:
+    if x.requires_grad and torch.is_grad_enabled() and not norm.exact_gradient:
         batch.x_edge = x.grad_fn or get_gradient_edge(x).node
     return fused_norm(
         batch, x, affine_parameter(norm, "weight"), affine_parameter(norm, "bias"), batch.eta

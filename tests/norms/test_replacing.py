@@ -112,6 +112,15 @@ def test_inference_computes_the_new_norm_with_and_without_autograd(name):
     torch.testing.assert_close(without[~MASK], with_autograd[~MASK])
 
 
+@pytest.mark.parametrize("name", ["dyt", "powernorm", "rmsnorm"])
+def test_inference_of_a_layer_whose_norms_were_replaced_by_hand(name):
+    layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, dtype=torch.float64).eval()
+    layer.norm1, layer.norm2 = (build_norm(name, DIM).double().eval() for _ in range(2))
+    with_autograd = layer(new_input())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(new_input()), with_autograd)
+
+
 @pytest.mark.parametrize("name", BATCH_NORMS)
 def test_padding_changes_neither_statistics_nor_other_outputs(name):
     x = new_input()

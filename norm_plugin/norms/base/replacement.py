@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from norm_plugin.norms.base.causality import warn_of_leaks
 from norm_plugin.norms.base.contract import Norm
@@ -162,7 +163,7 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
         gain.data.add_(shift)
     for place in places:
         setattr(place.parent, place.attribute, built[id(place.old)])
-    _disable_fast_paths(model)
+    _disable_nested_tensors(model)
     initialize_with_model(model)
     kept_eps = ("eps",) if eps else ()
     return [
@@ -256,13 +257,23 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
             )
 
 
-def _disable_fast_paths(model: nn.Module) -> None:
-    """Disable torch's fused inference, which reads the weights of its norms as LayerNorm's."""
+def _disable_nested_tensors(model: nn.Module) -> None:
+    """Disable the other part of torch's fused inference: see :func:`_disable_fast_path`."""
     for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0  # "an activation that the fused kernel lacks"
-        elif isinstance(module, nn.TransformerEncoder):
+        if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
+
+
+def _disable_fast_path(parent: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Disable torch's fused inference of a layer that gets a norm, also by hand: a global hook.
+
+    It reads the weights of the layer's norms as LayerNorm's, and calls no norm.
+    """
+    if isinstance(child, Norm) and isinstance(parent, nn.TransformerEncoderLayer):
+        parent.activation_relu_or_gelu = 0  # "an activation that the fused kernel lacks"
+
+
+register_module_module_registration_hook(_disable_fast_path)
 
 
 def load_replaced(cls: Any, folder: Any, **kwargs: Any) -> Any:

@@ -74,6 +74,7 @@ def select_best_per_arm(
         )
     if trials.groupby("arm")["lr"].nunique().max() < 2:
         raise CommandError(f"no arm has runs at two values of {key}; drop --vary {key}")
+    trials = on_common_seeds(trials)
     chosen = {arm: value for arm, (value,) in choose(trials, ["lr"]).items()}
     runs, failures = (
         table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
@@ -81,8 +82,9 @@ def select_best_per_arm(
     )
     runs = runs.sort_values("arm", key=lambda arms: arms != baseline, kind="stable")
     rule = (
-        f"Each arm is compared at the value of {key} with its least mean validation loss. The runs "
-        "that are compared also chose the value, so the comparisons are exploratory."
+        f"Each arm is compared at the value of {key} with its least mean validation loss, over "
+        "the seeds that it has at every value, if there are any. The runs that are compared also "
+        "chose the value, so the comparisons are exploratory."
     )
     if missing:
         rule += f" Excluded, because no run has a validation loss: {', '.join(missing)}."
@@ -94,6 +96,16 @@ def select_best_per_arm(
         primary=(),  # the runs chose the values, and the declared arms may have other names
     )
     return study, Tuned(key, trials.reset_index(drop=True), chosen, rule)
+
+
+def on_common_seeds(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of each arm with the seeds that it has at every value, or all if none is.
+
+    A mean over other seeds would differ by their losses, too.
+    """
+    values = trials.groupby("arm")["lr"].transform("nunique")
+    common = values == trials.groupby(["arm", "seed"])["lr"].transform("nunique")
+    return trials[common | ~common.groupby(trials["arm"]).transform("any")]
 
 
 def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:

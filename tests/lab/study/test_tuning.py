@@ -112,6 +112,21 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path, undrawn):
     assert (out / "sensitivity.svg").exists() and f"--vary {KEY}" in text
 
 
+def test_a_value_is_chosen_on_the_seeds_of_all_values(tmp_path):
+    """Seed 1 has the least losses; the mean at the value with seed 1 alone is the least."""
+    folders = tuned_runs(tmp_path)
+    (folders[0] / "far-lr-0.002-seed2.json").unlink()  # seed 1 has a loss of 2.1
+    for number, loss in ((1, 2.0), (2, 3.0)):
+        path = folders[0] / f"far-seed{number}.json"
+        result = json.loads(path.read_text())
+        result["curves"]["valid"][0]["loss"] = loss
+        path.write_text(json.dumps(result))
+    _, tuned = select_best_per_arm(read_study(folders, vary=[KEY]), KEY)
+    assert tuned.chosen["far, pre"] == 0.001
+    far = tuned.trials[tuned.trials["arm"] == "far, pre"]
+    assert far["seed"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("arm", ["far", "layernorm"])
 def test_an_arm_without_validation_losses_is_left_out(arm, tmp_path):
     folders = tuned_runs(tmp_path)

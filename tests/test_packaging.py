@@ -152,7 +152,7 @@ def test_the_documentation_gives_a_reason_for_each_dependency() -> None:
     rows = [row.split("|")[1:-1] for row in section.splitlines() if "|" in row]
     reasons = {
         project_name(package.strip()): reason.strip()
-        for packages, _, reason in rows
+        for packages, reason in rows
         for package in packages.split(",")
     }
     assert {name for name in declared_projects() if not reasons.get(name)} == set()

@@ -11,8 +11,7 @@ slower than ``adam``, which finds a parameter in the cache for the next operatio
 ``adam_matrix_decay_foreach`` so is ``adam_foreach``. fairseq's ``adam`` decays every parameter, the
 gains and biases of norms included. GPT-2's public reproductions (karpathy/nanoGPT, ``model.py``)
 decay only the parameters of two or more dimensions, so that a comparison of norms does not depend
-on the decay of their gains. A placement can exclude a matrix, too, as ``hyper`` does with the
-weights that mix its streams.
+on the decay of their gains.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ import torch
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor
-
-from norm_plugin.placements import NO_DECAY, OVERRIDES
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 HALF = (torch.float16, torch.bfloat16)
@@ -143,17 +140,14 @@ class MatrixDecay(FairseqAdam):
 
     Args:
         cfg: the configuration of fairseq's ``adam``.
-        params: the parameters of the model; those of one dimension or none are not decayed, nor
-            matrices that a placement marks by NO_DECAY.
+        params: the parameters of the model; those of one dimension or none are not decayed.
     """
 
     def __init__(self, cfg: FairseqAdamConfig, params: Iterable[Tensor]) -> None:
-        decayed: list[Tensor] = []
-        others: list[Tensor] = []
-        for each in params:
-            excluded = each.dim() < 2 or getattr(each, OVERRIDES, None) == NO_DECAY
-            (others if excluded else decayed).append(each)
-        super().__init__(cfg, [{"params": decayed}, {"params": others, "weight_decay": 0.0}])
+        params = list(params)
+        matrices = [each for each in params if each.dim() >= 2]
+        vectors = [each for each in params if each.dim() < 2]
+        super().__init__(cfg, [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}])
 
     @property
     def supports_flat_params(self) -> bool:

@@ -44,10 +44,6 @@ BRANCHES = ("self", "cross", "ffn")
 """The branches that a layer can have, in order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
 NOT_ONLY_INTO_MAPS = "its output does not go into linear maps alone"
-OVERRIDES = "optim_overrides"
-"""The attribute of a parameter by which fairseq gives it another configuration of the optimizer."""
-NO_DECAY = {"optimizer": {"weight_decay": 0.0}}
-"""Its value for a matrix to which ``adam_matrix_decay`` applies no weight decay."""
 
 Stream = Any
 """A tensor (T, B, C), or a tuple of such tensors that begins with the stream."""

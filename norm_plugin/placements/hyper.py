@@ -14,11 +14,11 @@ dynamic form the weights of a position depend on its streams:
 
 with learned w, from 0, and s, from 0.01. The norm is one of the placement's own. n = 4.
 
-Source: Zhu et al. 2024, arXiv 2409.19606, Eq. 1 to 14 and Algorithm 2. In the paper w has weight
-decay, alpha and beta have none, as with ``--optimizer adam_matrix_decay``; fairseq's ``adam``
-decays all parameters. Differences from the paper: it scales the initial weights of the last map of
-each branch by sqrt(n), here they are fairseq's; it has no attention over an encoder, which is
-treated here as the other branches are.
+Source: Zhu et al. 2024, arXiv 2409.19606, Eq. 1 to 14 and Algorithm 2. Differences from the paper:
+there w has weight decay, alpha and beta have none, where fairseq's ``adam`` decays all of them and
+``adam_matrix_decay`` alpha, too; it scales the initial weights of the last map of each branch by
+sqrt(n), here they are fairseq's; it has no attention over an encoder, which is treated here as the
+other branches are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from torch import Tensor, nn
 
 from norm_plugin.placements.base import (
     INPUT,
-    NO_DECAY,
-    OVERRIDES,
     LayerPlace,
     NormOfBranch,
     Placement,
@@ -65,9 +63,7 @@ class HyperConnections(Placement):
             k = (place.index - 1) * len(place.branches) + number
             identity = torch.eye(self.streams)
             read = identity[:, k % self.streams]
-            alpha = nn.Parameter(torch.cat([read.unsqueeze(1), identity], dim=1))
-            vars(alpha)[OVERRIDES] = NO_DECAY
-            self.alpha[branch] = alpha
+            self.alpha[branch] = nn.Parameter(torch.cat([read.unsqueeze(1), identity], dim=1))
             self.beta[branch] = nn.Parameter(torch.ones(self.streams))
 
     def weights(self, streams: Tensor, branch: str, norm: NormOfBranch) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,6 @@ from norm_plugin.models.optimizers import (
     MatrixDecayAdam,
     MatrixDecayForeachAdam,
 )
-from norm_plugin.placements import LayerPlace, placement_class
 
 DEVICE = os.environ.get("NORM_TEST_DEVICE", "cpu")
 SHAPES = [(7, 5), (5,), (3, 4, 2), (33, 65), (65,), ()]
@@ -210,25 +209,6 @@ def test_one_update_is_that_of_adam_with_the_decay_of_each_kind(decaying):
     assert torch.equal(ours.weight, once(FairseqAdam, 0.1).weight)
     assert torch.equal(ours.bias, once(FairseqAdam, 0.0).bias)
     assert not torch.equal(ours.bias, once(FairseqAdam, 0.1).bias)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_of_hyper_connections_only_their_dynamic_part_decays(dtype):
-    """As in their paper; --fp16 gives the optimizer copies of the parameters."""
-    placement = placement_class("hyper-dynamic")
-    built = placement(LayerPlace("decoder", 1, 0, 2, dim=8, branches=("self", "ffn"))).to(dtype)
-    params = list(built.parameters())
-    for each in params:
-        each.data.fill_(1)
-    if dtype == torch.float16:
-        common = settings("adam_matrix_decay", fp16_no_flatten_grads=True)
-        optimizer = FP16Optimizer.build_optimizer(common, params)
-    else:
-        optimizer = build_optimizer(config(name="adam_matrix_decay"), params)
-    optimizer.backward(sum((0 * each).sum() for each in params))
-    optimizer.step()
-    decayed = {name for name, each in built.named_parameters() if not (each == 1).all()}
-    assert decayed == {"mix.self", "mix.ffn"}
 
 
 @pytest.mark.parametrize("name", ["adam_matrix_decay", "adam_matrix_decay_foreach"])

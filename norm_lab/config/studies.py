@@ -347,7 +347,8 @@ def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
     """Return the value of an arm by its name; CommandError for an unknown arm."""
     if name not in arms:
         raise CommandError(
-            f"{where} names the arm {name}, which has no run; choose from {'; '.join(sorted(arms))}"
+            f"{where} names the arm {name}, which is not declared or has no run; choose from "
+            f"{'; '.join(sorted(arms))}"
         )
     return arms[name]
 

@@ -258,7 +258,7 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
 
 
 def _disable_nested_tensors(model: nn.Module) -> None:
-    """Disable the other part of torch's fused inference: see :func:`_disable_fast_path`."""
+    """Disable torch's nested tensors, which its fused inference alone reads."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False

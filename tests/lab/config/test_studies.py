@@ -143,7 +143,10 @@ def test_what_is_no_study_is_refused(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arm: unified, baseline: dyt", "unified, which has no run; choose from adanorm; dyt"),
+        (
+            "arm: unified, baseline: dyt",
+            "unified, which is not declared or has no run; choose from adanorm; dyt",
+        ),
         ("arm: dyt, baseline: layernorm", "dyt minus layernorm is paired, .* no seed in common"),
         ("arm: adanorm, baseline: layernorm, outcome: chrf", "accuracy has no outcome chrf"),
         *(
@@ -186,7 +189,7 @@ def test_a_comparison_may_name_arms_by_their_labels(tmp_path):
 def test_a_label_names_an_arm_of_the_study(tmp_path):
     text = "arms: [['norm=layernorm,rmsnorm']]\nlabels: {rmsnorm: RMSNorm, layernom: LayerNorm}"
     path = str(write(tmp_path, text))
-    with pytest.raises(CommandError, match="names the arm layernom, which has no run"):
+    with pytest.raises(CommandError, match="names the arm layernom, which is not declared"):
         compose.compose_runs(Request(path, grid=True, work=tmp_path))
 
 

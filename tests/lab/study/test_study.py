@@ -288,7 +288,9 @@ def test_two_differences_are_compared_by_seed(tmp_path):
     assert row["by_seed"] == (1.0 - 0.0, 2.0 - 1.5)
     assert (row["n"], row["mean"], row["difference"]) == (2, 1.5, 0.75)
     wrong = declared(tmp_path, f"primary: [{side.replace('minus b', 'minus d')}]\n")
-    with pytest.raises(CommandError, match="arm d, which has no run; choose from a; a, pre; b"):
+    with pytest.raises(
+        CommandError, match="arm d, which is not declared or has no run; choose from a; a, pre; b"
+    ):
         read_study(folder_of(tmp_path, *runs), file=wrong)
 
 

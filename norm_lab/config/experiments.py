@@ -119,14 +119,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
             f"there is no experiment {name}; {did_you_mean(name, experiment_names())} It may also "
             "be the path of a file NAME.yaml"
         )
-    presets: dict[str | None, tuple[Path, Settings]] = {}
-    for path, settings in files.items():
-        if len(files) == 1 or settings.get("default"):
-            presets[None] = path, settings
-        if "preset" in settings:
-            presets[settings["preset"]] = path, settings
-        for key, more in settings.get("presets", {}).items():
-            presets[key] = path, settings | more
+    presets = _presets(files)
     if preset not in presets:
         known = " or ".join(filter(None, presets)) or "none, as it has no presets"
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
@@ -135,6 +128,25 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     chosen = keys.get("recipe") if recipe is None else recipe
     keys |= {"config": path, "recipe": chosen, **keys.get("recipes", {}).get(chosen, {})}
     return dataclass_of(Experiment, keys, f"{path}: {KEY}")
+
+
+def _presets(files: dict[Path, Settings]) -> dict[str | None, tuple[Path, Settings]]:
+    """Return the file and settings of each preset, and of None, which stands for no preset."""
+    presets: dict[str | None, tuple[Path, Settings]] = {}
+    for path, settings in files.items():
+        offered = {key: settings | more for key, more in settings.get("presets", {}).items()}
+        if "preset" in settings:
+            offered[settings["preset"]] = settings
+        if len(files) == 1 or settings.get("default"):
+            offered[None] = settings
+        for key in offered.keys() & presets.keys():
+            which = "`default: true`" if key is None else f"the preset {key}"
+            raise CommandError(
+                f"{presets[key][0]} and {path} both have the name {settings['name']} and {which}; "
+                "change one of them"
+            )
+        presets |= {key: (path, each) for key, each in offered.items()}
+    return presets
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:

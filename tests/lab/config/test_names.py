@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fairseq.dataclass.configs import FairseqConfig
 
-from norm_lab.config import configuration
+from norm_lab.config import configuration, experiments
 from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.names import check_is_study, check_names
 from norm_lab.config.options import Request, overrides_by_key
@@ -115,3 +115,14 @@ def test_an_experiment_of_ones_own_finds_the_sizes_of_a_checkout_with_any_name(
     own.write_text((CONFIGS / "toy.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     small = configuration.read_configuration(str(own), ["size=smoke"])["optimization"]
     assert small != configuration.read_configuration(str(own))["optimization"]
+
+
+@pytest.mark.parametrize("which", ["default: true", "preset: short"])
+def test_two_files_of_one_name_cannot_stand_for_the_same_experiment(which, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "CONFIGS", tmp_path)
+    experiment = f"{{name: doubled, corpus: toy, metric: bleu, {which}}}"
+    for name in ("a", "b"):
+        section = f"hydra: {{runtime: {{choices: {{experiment: {experiment}}}}}}}\n"
+        (tmp_path / f"{name}.yaml").write_text(section, encoding="utf-8")
+    with pytest.raises(CommandError, match="a.yaml and .*b.yaml both have the name doubled and"):
+        experiments.find_experiment("doubled", "short" if "preset" in which else None)

@@ -55,7 +55,8 @@ def repair_parser() -> Parser:
     """Return the parser of ``repair``."""
     parser = Parser(
         prog="norm-plugin repair",
-        description="Replace a truncated checkpoint_last.pt and remove leftover temporary files.",
+        description="Replace a truncated checkpoint_last.pt and remove leftover temporary files; "
+        "never while a training writes there, whose files it would remove.",
         example="norm-plugin repair checkpoints",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")

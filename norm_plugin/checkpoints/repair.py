@@ -2,7 +2,7 @@
 
 fairseq writes the first file of a save atomically and then *copies* it to checkpoint_best.pt and
 checkpoint_last.pt. A kill during a copy leaves a truncated file, on which the next fairseq-train in
-that folder crashes. So before each run:
+that folder crashes. So before each run, and never beside one, whose files would be removed:
 
     norm-plugin repair CHECKPOINT_DIR
 """

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ from norm_plugin.kernels.passes import (
     statistics_dtype,
 )
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.workers import gathered_rows, worker_count
 from norm_plugin.norms.batch_norm import BatchNorm, ReleasedBatchNorm
 from norm_plugin.norms.mabn import MovingAverageBatchNorm
@@ -104,28 +103,16 @@ def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(value, dtype=dtype, device=device)
 
 
-class Inference(NamedTuple):
-    """The map gamma (u - mean) / root + beta + slope u, by running statistics.
-
-    Attributes:
-        root, mean: (C,); None for mean: 0.
-        slope: (1,), only with a mean; None: 0.
-    """
-
-    root: Tensor
-    mean: Tensor | None = None
-    slope: Tensor | None = None
+MakeBatch = Callable[[Any, Tensor | None, Ops], Batch | None]
+"""Returns the passes of the next training forward of a norm, given the real positions, (...) or
+None, and a backend; None if the norm has no fused form in this state."""
+Made = TypeVar("Made", bound=MakeBatch)
 
 
-MakeBatch = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
-"""Returns what computes the next forward of a norm, given the real positions, (...) or None, and a
-backend; None if the norm has no fused form in this state."""
-
-
-def fuses_columns(*classes: type[Norm]) -> Callable[[MakeBatch], MakeBatch]:
+def fuses_columns(*classes: type[Norm]) -> Callable[[Made], Made]:
     """Decorator: the function returns the :class:`Batch` of these norms, not of subclasses."""
 
-    def register(make_batch: MakeBatch) -> MakeBatch:
+    def register(make_batch: Made) -> Made:
         fuses(*classes)(partial(column_norm, make_batch))
         return make_batch
 
@@ -138,14 +125,14 @@ def column_norm(
     """Compute one forward of ``norm``, x and y: (..., C); None: the plain form must compute it."""
     if norm._buffers[norm.forward_updated_buffers[0]].dtype is not statistics_dtype(x):
         return None
-    no_dx = norm.training and not x.requires_grad and torch.is_grad_enabled()
+    if not norm.training:
+        return infer(norm, x, ops)
+    no_dx = not x.requires_grad and torch.is_grad_enabled()
     if no_dx and any(leaf.requires_grad for leaf in norm.parameters()):
         return None  # a backward pass without dx updates no statistic of gradients
     batch = make_batch(norm, valid, ops)
     if batch is None:
         return None
-    if isinstance(batch, Inference):
-        return infer(norm, x, ops, batch)
     if x.requires_grad and torch.is_grad_enabled() and not norm.exact_gradient:
         batch.x_edge = x.grad_fn or get_gradient_edge(x).node
     return fused_norm(
@@ -161,11 +148,17 @@ def affine_parameter(norm: Any, name: str) -> Tensor:
     return found
 
 
-def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
-    """Compute y, (..., C), from x, (..., C), in one pass; None if a gradient is needed."""
+def infer(norm: Any, x: Tensor, ops: Ops) -> Tensor | None:
+    """Compute y = gamma (u - mean) / root + beta + eta u, (..., C), by running statistics, in one
+    pass; None if a gradient is needed, or if LayerNorm is blended in."""
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in (x, *norm.parameters())):
         return None
-    given = (norm.weight, norm.bias, *running)
+    if isinstance(norm, RepBatchNorm) and norm.warmup_updates:
+        return None
+    running = {kind: norm.get_buffer(name) for kind, name in norm.running_buffers.items()}
+    square = running["square" if "square" in running else "variance"]
+    by_channel = (norm.weight, norm.bias, (square + norm.eps).sqrt(), running.get("mean"))
+    given = (*by_channel, getattr(norm, "eta", None))
     weight, offset, root, shift, slope = in_statistics_dtype(given, x)
     gain = weight / root
     if slope is not None:
@@ -240,28 +233,17 @@ def by_moments(
     return batch
 
 
-def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) -> Inference:
-    """Return gamma (u - running mean) / running deviation + beta + slope u; slope: (1,) or None."""
-    return Inference((norm.running_var + norm.eps).sqrt(), norm.running_mean, slope)
-
-
 @fuses_columns(BatchNorm, ReleasedBatchNorm)
-def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch:
     """Return the passes that compute gamma * x_hat + beta."""
-    if not norm.training:
-        return by_running_moments(norm)
     released = isinstance(norm, ReleasedBatchNorm)
     rule = BatchRule(norm.layer_scale_groups, norm.eps, over_padding=released)
     return by_moments(norm, rule, valid, ops)
 
 
 @fuses_columns(RegularizedBatchNorm)
-def regularized_batch_norm(
-    norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops
-) -> Batch | Inference:
+def regularized_batch_norm(norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops) -> Batch:
     """Return the passes that compute gamma * x_hat + beta."""
-    if not norm.training:
-        return by_running_moments(norm)
     strengths = (norm.penalty_per == "token", norm.lambda_mean, norm.lambda_std)
     rule = BatchRule(0, norm.eps, True, False, norm.distance, *strengths)
     batch = by_moments(norm, rule, valid, ops, WithPenalty)
@@ -270,27 +252,18 @@ def regularized_batch_norm(
 
 
 @fuses_columns(RepBatchNorm)
-def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference | None:
+def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch | None:
     """Return the passes that compute gamma * x_hat + beta + eta * x; None during the blend."""
     if norm.warmup_updates:
         return None
-    if not norm.training:
-        return by_running_moments(norm, norm.eta)
     batch = by_moments(norm, BatchRule(0, norm.eps), valid, ops)
     batch.eta = norm.eta
     return batch
 
 
 @fuses_columns(PowerNormV)
-def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> Batch | Inference:
-    """Return the passes that compute gamma * x_hat + beta."""
-    if not norm.training:
-        return Inference((norm.psi2 + norm.eps).sqrt())
-    return by_psi(norm, valid, ops)
-
-
 def by_psi(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ByBatch:
-    """Return the passes of PN-V, which keep a running psi^2."""
+    """Return the passes of PN-V, which compute gamma * x_hat + beta and keep a running psi^2."""
     rule = BatchRule(norm.layer_scale_groups, norm.eps, center=False)
     batch = ByBatch(norm, valid, ops, rule, norm.share_of_batch(1 - norm.alpha_fwd))
     batch.running = None, norm.psi2
@@ -331,10 +304,8 @@ class ByRunning(Batch):
 
 
 @fuses_columns(PowerNorm, ReleasedPowerNorm)
-def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch:
     """Return the passes that compute gamma * x_hat + beta."""
-    if not norm.training:
-        return Inference((norm.psi2 + norm.eps).sqrt())
     scale = (norm.layer_scale_groups, norm.eps)
     batch: ByBatch | ByRunning
     if isinstance(norm, ReleasedPowerNorm):
@@ -391,10 +362,8 @@ class ByWindow(Batch):
 @fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
 def window_norm(
     norm: MovingAverageBatchNorm | UnifiedNorm, valid: Tensor | None, ops: Ops
-) -> Batch | Inference:
+) -> Batch:
     """Return the passes of MABN or UN, by windows over batches: gamma * x_hat + beta."""
-    if not norm.training:
-        return Inference((norm.running_square + norm.eps).sqrt())
     if isinstance(norm, MovingAverageBatchNorm):
         rule = WindowRule(norm.eps, norm.in_warmup, False, limit=norm.renorm_limit)
     else:

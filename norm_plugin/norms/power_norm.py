@@ -37,16 +37,6 @@ from norm_plugin.norms.base.workers import Sync
 from norm_plugin.norms.power_norm_v import PowerNormV, power_norm_v
 
 
-def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
-    """Compute nu <- nu (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, in place and without a graph.
-
-    A new value that is not finite leaves nu unchanged. nu, Gamma and Lambda are (C,); step is
-    1 - a_b.
-    """
-    with torch.no_grad():
-        nu.copy_(finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu))
-
-
 class NuRecursion(NamedTuple):
     """The update of nu by the backward pass of a batch, Algorithm 2.
 
@@ -69,20 +59,30 @@ class NuRecursion(NamedTuple):
         return self.nu.to(like.dtype) * self.loss_scale()
 
     def update_from(self, x_hat: Tensor, g: Tensor) -> None:
-        """Update nu. x_hat, g: (..., C). Without real positions, Gamma and Lambda are 0."""
-        products = [x_hat.square(), g * x_hat]
-        (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
-        update_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
+        """Update nu, unless its new value is not finite. x_hat, g: (..., C).
+
+        Without real positions, Gamma and Lambda are 0.
+        """
+        products, nu, step = [x_hat.square(), g * x_hat], self.nu, self.step_size
+        (gamma, scaled_lambda), _ = masked_means(products, self.valid, self.sync)
+        lambda_ = scaled_lambda / self.loss_scale()
+        with torch.no_grad():
+            nu.copy_(finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu))
 
 
 class RunningPowerNorm(torch.autograd.Function):
-    """Divide x by psi, with the approximate gradient of Algorithm 2."""
+    """Divide x by psi, with the approximate gradient of Algorithm 2.
+
+    The released code has psi_B in the gradient, in place of psi.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, psi: Tensor, recursion: NuRecursion) -> Tensor:
-        """Return x / psi. x: (..., C), 0 at padding; psi: (C,)."""
+    def forward(
+        ctx: Any, x: Tensor, psi: Tensor, psi_of_gradient: Tensor, recursion: NuRecursion
+    ) -> Tensor:
+        """Return x / psi. x: (..., C); psi, psi_of_gradient: (C,)."""
         x_hat = x / psi
-        ctx.save_for_backward(x_hat, psi)
+        ctx.save_for_backward(x_hat, psi_of_gradient)
         ctx.recursion = recursion
         return x_hat
 
@@ -93,7 +93,7 @@ class RunningPowerNorm(torch.autograd.Function):
         x_hat, psi = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
         ctx.recursion.update_from(x_hat, g)
-        return grad_x, None, None
+        return grad_x, None, None, None
 
 
 @register_norm(
@@ -152,7 +152,7 @@ class PowerNorm(PowerNormV):
         self.register_buffer("nu", torch.zeros(dim))
 
     def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        in_warmup, psi2 = self.pre_batch_state()
+        _, in_warmup, psi2 = self.pre_batch_state()
         recursion = self.recursion(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
@@ -166,17 +166,20 @@ class PowerNorm(PowerNormV):
         else:
             x = zero_padding(x, valid)
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
-            x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
+            psi = self.root(psi2, x)
+            x_hat = RunningPowerNorm.apply(x, psi, psi, recursion)
         self.update_running(psi2_batch, count)
         return x_hat
 
-    def pre_batch_state(self) -> tuple[bool, Tensor]:
-        """Return whether the norm is in its warm-up, and psi_{t-1}^2, (C,)."""
-        # Read before this batch updates it, unless the forward is recomputed later
-        keep = may_be_recomputed()
-        return self.compute_once_per_forward(
-            lambda: (self.in_warmup, self.psi2.clone() if keep else self.psi2)
-        )
+    def pre_batch_state(self) -> tuple[int, bool, Tensor]:
+        """Return t, whether the norm is in its warm-up, and psi_{t-1}^2, (C,)."""
+
+        def state() -> tuple[int, bool, Tensor]:
+            # Read before this batch updates it, unless the forward is recomputed later
+            psi2 = self.psi2.clone() if may_be_recomputed() else self.psi2
+            return self.updates_counted + 1, self.in_warmup, psi2
+
+        return self.compute_once_per_forward(state)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
         """Return the recursion of nu.
@@ -187,7 +190,3 @@ class PowerNorm(PowerNormV):
         """
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
-
-    def root(self, psi2: Tensor, x: Tensor) -> Tensor:
-        """Return psi = sqrt(psi^2 + eps), (C,), in the dtype of ``x``."""
-        return (psi2 + self.eps).sqrt().to(x.dtype)

@@ -33,9 +33,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.means import finite_or, masked_means
-from norm_plugin.norms.base.recomputation import may_be_recomputed
 from norm_plugin.norms.base.registry import register_released
-from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
+from norm_plugin.norms.power_norm import PowerNorm, RunningPowerNorm
 
 WARMUP_AFTER_ENCODER = 1000
 
@@ -65,24 +64,18 @@ class ReleasedPowerNorm(PowerNorm):
     def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Return x_hat of a training forward, (..., C). x: (..., C), padding included."""
         (psi2_batch,), count = masked_means([x.detach().square()], valid)
-        t, in_warmup, psi2 = self.compute_once_per_forward(self.released_state)
+        t, in_warmup, psi2 = self.pre_batch_state()
         some = count > 0
         psi2_batch = torch.where(some, psi2_batch.to(psi2.dtype), psi2)
         psi_batch = self.root(psi2_batch, x)
         psi = psi_batch if in_warmup else self.root(psi2, x)
         recursion = self.recursion(None, (1 - self.alpha_bwd) * some.to(x.dtype))
-        x_hat: Tensor = ReleasedDivision.apply(x, psi, psi_batch, recursion)
+        x_hat: Tensor = RunningPowerNorm.apply(x, psi, psi_batch, recursion)
         share = self.released_share(t)
         if share is not None:  # else a recomputed forward, which updates nothing
             new = torch.where(some, psi2.lerp(psi2_batch, share), psi2)
             self.psi2.copy_(finite_or(new, psi2))
         return x_hat
-
-    def released_state(self) -> tuple[int, bool, Tensor]:
-        """Return t, whether forward t is in the warm-up, and psi^2 before it, (C,)."""
-        # Read before this batch updates it, unless the forward is recomputed later
-        psi2 = self.psi2.clone() if may_be_recomputed() else self.psi2
-        return self.updates_counted + 1, self.in_warmup, psi2
 
     def released_share(self, t: int) -> float | None:
         """Return the weight of psi_B^2 in psi^2 at forward ``t``; None: a recomputed forward.
@@ -92,26 +85,3 @@ class ReleasedPowerNorm(PowerNorm):
         share = self.share_of_batch(1 - self.alpha_fwd)
         twice = t < self.warmup_updates and self.averaged_forwards is None
         return share + (1 - share) / t if share is not None and twice else share
-
-
-class ReleasedDivision(torch.autograd.Function):
-    """Compute x_hat = x / psi, with psi_B in the gradient; the backward pass updates nu."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, psi: Tensor, psi_batch: Tensor, recursion: NuRecursion
-    ) -> Tensor:
-        """Return x / psi. x: (..., C); psi, psi_batch: (C,). nu is updated over all positions."""
-        x_hat = x / psi
-        ctx.save_for_backward(x_hat, psi_batch)
-        ctx.recursion = recursion
-        return x_hat
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """Return dL/dx, computed at every position alike, padding included."""
-        x_hat, psi_batch = ctx.saved_tensors
-        grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi_batch
-        ctx.recursion.update_from(x_hat, g)
-        return grad_x, None, None, None

@@ -45,11 +45,6 @@ def power_norm_v(
     return x * torch.rsqrt(psi2 + eps), psi2.detach(), count
 
 
-def divide_by_root(x: Tensor, psi2: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(psi^2 + eps), in the dtype of x. x: (..., C); psi2: (C,)."""
-    return x / (psi2 + eps).sqrt().to(x.dtype)
-
-
 @register_norm(
     "powernorm-v",
     formula="gamma * x / psi_B + beta,  psi_B^2 = mean of x^2 over positions",
@@ -95,7 +90,7 @@ class PowerNormV(BatchStatisticsNorm):
             x = zero_padding(x, valid)
         x = self.statistics_input(x)
         if not self.training:
-            return self.affine(divide_by_root(x, self.psi2, self.eps))
+            return self.affine(x / self.root(self.psi2, x))
         return self.affine(self.divide(x, valid))
 
     def divide(self, x: Tensor, valid: Tensor | None) -> Tensor:
@@ -107,6 +102,10 @@ class PowerNormV(BatchStatisticsNorm):
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
         self.update_running(psi2_batch, count)
         return x_hat
+
+    def root(self, psi2: Tensor, x: Tensor) -> Tensor:
+        """Return psi = sqrt(psi^2 + eps), (C,), in the dtype of ``x``."""
+        return (psi2 + self.eps).sqrt().to(x.dtype)
 
     def inference_map(self) -> InferenceAffine:
         refuse_rms_prescale(self.layer_scale_groups)

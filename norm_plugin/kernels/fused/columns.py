@@ -308,20 +308,18 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch:
     """Return the passes that compute gamma * x_hat + beta."""
     scale = (norm.layer_scale_groups, norm.eps)
     batch: ByBatch | ByRunning
+    t, in_warmup, psi2 = norm.pre_batch_state()
     if isinstance(norm, ReleasedPowerNorm):
-        t, in_warmup, psi2 = norm.compute_once_per_forward(norm.released_state)
         rule = RunningRule(*scale, True, in_warmup)
         batch = ByRunning(norm, valid, ops, rule, norm.released_share(t))
         batch.psi2 = psi2
+    elif in_warmup:
+        batch = by_psi(norm, valid, ops)
+        batch.nu, batch.step = norm.nu, 1 - norm.alpha_bwd
     else:
-        in_warmup, psi2 = norm.pre_batch_state()
-        if in_warmup:
-            batch = by_psi(norm, valid, ops)
-            batch.nu, batch.step = norm.nu, 1 - norm.alpha_bwd
-        else:
-            share = norm.share_of_batch(1 - norm.alpha_fwd)
-            batch = ByRunning(norm, valid, ops, RunningRule(*scale), share)
-            batch.psi2 = psi2
+        share = norm.share_of_batch(1 - norm.alpha_fwd)
+        batch = ByRunning(norm, valid, ops, RunningRule(*scale), share)
+        batch.psi2 = psi2
     batch.loss_scale = norm.loss_scale_later()
     return batch
 

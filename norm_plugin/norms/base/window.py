@@ -100,7 +100,7 @@ class WindowNorm(BatchStatisticsNorm):
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
-            return self.affine(self.divide_by_running(x))
+            return self.affine(x / (self.running_square + self.eps).sqrt().to(x.dtype))
         x = zero_padding(x, valid)
 
         def updated() -> WindowedScale:
@@ -120,10 +120,6 @@ class WindowNorm(BatchStatisticsNorm):
             count: (), its number n of real positions.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define update_windows()")
-
-    def divide_by_running(self, x: Tensor) -> Tensor:
-        """Return x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""
-        return x / (self.running_square + self.eps).sqrt().to(x.dtype)
 
     def holds_values(self, buffer: str) -> Tensor:
         if buffer not in ("squares", "gradients"):

@@ -32,13 +32,6 @@ from norm_plugin.norms.base.contract import AffineNorm
 from norm_plugin.norms.base.registry import register_norm
 
 
-def learned_slope(alpha_init: float) -> nn.Parameter:
-    """Return alpha, (1,), the learned slope; raise ValueError unless it is positive and finite."""
-    if not (math.isfinite(alpha_init) and alpha_init > 0):
-        raise ValueError(f"alpha_init is {alpha_init}; it must be positive and finite")
-    return nn.Parameter(torch.full((1,), float(alpha_init)))
-
-
 @register_norm(
     "dyt",
     formula="gamma * tanh(alpha x) + beta",
@@ -56,7 +49,9 @@ class DynamicTanh(AffineNorm):
 
     def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:
         super().__init__(dim)
-        self.alpha = learned_slope(alpha_init)
+        if not (math.isfinite(alpha_init) and alpha_init > 0):
+            raise ValueError(f"alpha_init is {alpha_init}; it must be positive and finite")
+        self.alpha = nn.Parameter(torch.full((1,), float(alpha_init)))
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return self.affine(torch.tanh(self.alpha.to(x.dtype) * x))
@@ -69,7 +64,7 @@ class DynamicTanh(AffineNorm):
     released="in language models alpha starts at another value in each kind of site",
     paper_read=False,
 )
-class DynamicErf(AffineNorm):
+class DynamicErf(DynamicTanh):
     """Apply a bounded function with a learned shift to each value, in place of normalization.
 
     Options:
@@ -78,8 +73,7 @@ class DynamicErf(AffineNorm):
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:
-        super().__init__(dim)
-        self.alpha = learned_slope(alpha_init)
+        super().__init__(dim, alpha_init=alpha_init)
         self.shift = nn.Parameter(torch.zeros(1))
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:

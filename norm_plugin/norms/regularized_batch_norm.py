@@ -104,31 +104,6 @@ class AddPenalty(torch.autograd.Function):
         return g, factor * gradient.mean, factor * gradient.variance, None, None, None
 
 
-def variance_penalty_gradient(
-    batch: Moments, running: Moments, lambda_mean: float, lambda_std: float
-) -> Moments:
-    """Return the gradient of lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1.
-
-    It is 2 lambda_mu (mu_B - mu) by mu_B, and lambda_sigma sign(sigma_B^2 - sigma^2) by sigma_B^2.
-    """
-    return Moments(
-        2 * lambda_mean * (batch.mean - running.mean),
-        lambda_std * (batch.variance - running.variance).sign(),
-    )
-
-
-def deviation_penalty_gradient(
-    batch: Moments, running: Moments, eps: float, lambda_mean: float, lambda_std: float
-) -> Moments:
-    """Return the gradient of lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2.
-
-    It is 2 lambda_mu (mu_B - mu) by mu_B, and lambda_sigma (1 - sigma / sigma_B) by sigma_B^2,
-    since d sigma_B / d sigma_B^2 = 1 / (2 sigma_B). eps is added inside both roots.
-    """
-    ratio = ((running.variance + eps) / (batch.variance + eps)).sqrt()
-    return Moments(2 * lambda_mean * (batch.mean - running.mean), lambda_std * (1 - ratio))
-
-
 @register_norm(
     "regularized-batchnorm",
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
@@ -200,15 +175,18 @@ class RegularizedBatchNorm(RunningMomentsNorm):
     def penalty_gradient(self, mean: Tensor, variance: Tensor, running: Moments) -> Moments:
         """Return the gradient of the penalty by the mean and the variance of a batch, (C,) each.
 
+        It is 2 lambda_mu (mu_B - mu), and lambda_sigma sign(sigma_B^2 - sigma^2), or for deviations
+        lambda_sigma (1 - sigma / sigma_B), since d sigma_B / d sigma_B^2 = 1 / (2 sigma_B).
+
         Args:
             running: the statistics that they are compared with.
         """
-        batch = Moments(mean, variance)
-        running = Moments(*(statistic.to(mean.dtype) for statistic in running))
-        strengths = (self.lambda_mean, self.lambda_std)
+        running_mean, running_variance = (each.to(mean.dtype) for each in running)
         if self.distance == "variances":
-            return variance_penalty_gradient(batch, running, *strengths)
-        return deviation_penalty_gradient(batch, running, self.eps, *strengths)
+            slope = (variance - running_variance).sign()
+        else:  # eps is added inside both roots
+            slope = 1 - ((running_variance + self.eps) / (variance + self.eps)).sqrt()
+        return Moments(2 * self.lambda_mean * (mean - running_mean), self.lambda_std * slope)
 
     def penalty_weight(self, positions: Tensor) -> Tensor:
         """Return the weight of the penalty in the loss of this worker, (). positions: n, ()."""

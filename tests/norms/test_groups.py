@@ -44,6 +44,16 @@ def test_a_small_batch_is_one_group(name, options, ragged):
 
 
 @every_form
+def test_a_position_alone_is_one_group(name, options, ragged):
+    grouped, plain = new_norm(name, **options), new_norm(name, **options)
+    set_ghost_batch_tokens(grouped, 8)
+    x = ragged()[0][0, 0]
+    torch.testing.assert_close(grouped(x), plain(x))
+    torch.testing.assert_close(grouped(x, torch.tensor(False)), plain(x, torch.tensor(False)))
+    torch.testing.assert_close(state_of(grouped), state_of(plain))
+
+
+@every_form
 def test_inference_and_padding_alone_know_no_groups(name, options, ragged):
     grouped, plain = new_norm(name, **options), new_norm(name, **options)
     set_ghost_batch_tokens(grouped, 2)

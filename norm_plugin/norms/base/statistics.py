@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from norm_plugin.norms.base.averaged_models import keep_counts_of
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
-from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.loss_scale import (
     observe_scalers,
@@ -73,7 +72,7 @@ class BatchStatisticsNorm(AffineNorm):
         counts_forwards: every training forward counts as an update, whatever a trainer or an
             optimizer does.
         ghost_batch_tokens: N, the statistics are those of groups of N tokens; None: of the whole
-            batch. See :mod:`norm_plugin.norms.base.groups` and :func:`set_ghost_batch_tokens`.
+            batch. See :func:`set_ghost_batch_tokens`.
         averaged_forwards: forwards since :meth:`start_cumulative_average` whose statistics are
             usable: of a position, and finite; None: it was not called.
         loss_scale: the factor by which the loss is multiplied before its backward pass, as in
@@ -253,7 +252,8 @@ class BatchStatisticsNorm(AffineNorm):
         if self._saw_positions is not True:
             # With one worker nothing is averaged, so a batch of padding alone does not matter
             mask = None if worker_count() == 1 else padding_mask
-            self._saw_positions = self._saw_positions | _has_positions(x, mask)
+            some = x.numel() > 0 if mask is None else ~mask.bool().all()
+            self._saw_positions = self._saw_positions | some
         return y
 
     def _forward_again(self, x: Tensor, padding_mask: Tensor | None, batch_first: bool) -> Tensor:
@@ -267,24 +267,28 @@ class BatchStatisticsNorm(AffineNorm):
     def _forward_in_groups(
         self, x: Tensor, padding_mask: Tensor | None, batch_first: bool, tokens: int
     ) -> Tensor:
+        """Normalize the real positions in floor(n / N) groups of about equal size, at least one."""
         valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
         if valid is not None and not valid.any():
             return self._forward_batch(x, padding_mask, batch_first)
-        # Activation checkpointing recomputes each group: keep as many batches as without groups
-        groups = max(x.numel() // self.dim // tokens, 1)
-        self._forwards.capacity = max(self._forwards.capacity, Forwards.KEPT * groups)
         by_time = x.dim() == 3 and not batch_first
         if by_time:  # each group holds the tokens of a few sentences, not the first ones of all
             x, valid = x.transpose(0, 1), None if valid is None else valid.t()
+        rows = x.reshape(-1, x.size(-1)) if valid is None else x[valid]
+        groups = rows.tensor_split(max(len(rows) // tokens, 1))
+        # Activation checkpointing recomputes each group: keep as many batches as without groups
+        self._forwards.capacity = max(self._forwards.capacity, Forwards.KEPT * len(groups))
+        self.group_count = len(groups)
         try:
-            y = forward_in_groups(self._forward_group, x, valid, tokens, self.bias)
+            normalized = torch.cat([self._forward_batch(group) for group in groups])
         finally:
             self.group_count = 1
+        if valid is None:
+            y = normalized.view(x.shape)
+        else:
+            y = self.bias.to(x.dtype).expand_as(x).clone()
+            y[valid] = normalized
         return y.transpose(0, 1) if by_time else y
-
-    def _forward_group(self, x: Tensor, group_count: int) -> Tensor:
-        self.group_count = group_count
-        return self._forward_batch(x)
 
     def statistics_input(self, x: Tensor) -> Tensor:
         """Return the tensor whose batch statistics are taken. x: (..., C); returns (..., C)."""
@@ -537,15 +541,15 @@ def average_running_statistics(module: nn.Module) -> None:
             norm.average_over_workers()
 
 
-def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
-    """Return whether x, (..., C), has a position that is not padding."""
-    return x.numel() > 0 if padding_mask is None else ~padding_mask.bool().all()
-
-
 def set_ghost_batch_tokens(module: nn.Module, tokens: int) -> None:
     """Let every norm in ``module`` take its batch statistics over groups of ``tokens`` tokens.
 
-    The statistics are no longer synchronized, since workers have different numbers of groups.
+    The real positions of a batch, sentence by sentence, are cut into groups. Each is normalized as
+    a batch of its own, one after the other: with its own statistics, and with one update of the
+    running statistics. This corresponds to a run with ``--max-tokens N`` and as many batches per
+    update (``--update-freq``), which is how the PowerNorm paper varies the batch of the statistics
+    (Figure 5); here the sentences of a batch stay together, whatever N is. The statistics are no
+    longer synchronized, since workers have different numbers of groups.
     """
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):

@@ -27,17 +27,13 @@ def keep_counts_of(cls: type[nn.Module]) -> None:
             [module for module in root.modules() if isinstance(module, cls)]
             for root in (averaged.module, model)
         ]
-        for target, source in zip(*pair):
-            _copy_counts(target, source)
+        with torch.no_grad():
+            for target, source in zip(*pair):
+                given = dict(source.named_buffers(recurse=False))
+                for name, buffer in target.named_buffers(recurse=False):
+                    if not buffer.is_floating_point() and name in given:
+                        buffer.copy_(given[name])
         return result
 
     # mypy knows methods as constants
     setattr(AveragedModel, "update_parameters", update_parameters)  # noqa: B010
-
-
-@torch.no_grad()
-def _copy_counts(target: nn.Module, source: nn.Module) -> None:
-    given = dict(source.named_buffers(recurse=False))
-    for name, buffer in target.named_buffers(recurse=False):
-        if not buffer.is_floating_point() and name in given:
-            buffer.copy_(given[name])

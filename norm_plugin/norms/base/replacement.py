@@ -135,8 +135,10 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
     _check_layout(model, batch_first)
     # Build all norms before the first is installed: after an error the model is unchanged
     eps = spec.has_option("eps") and "eps" not in options
-    paths = {id(place.old): (place.old, place.path) for place in reversed(places)}
-    formulas = {key: formula_of(*which, eps_needed=eps) for key, which in paths.items()}
+    olds = {id(place.old): place for place in reversed(places)}  # the first place of each
+    formulas = {
+        key: formula_of(place.old, place.path, eps_needed=eps) for key, place in olds.items()
+    }
     with torch.device("cpu"):  # tensors on the default device meta could not be moved to another
         built = {
             key: spec.build(formula.width, **_options_for(formula, spec, options))
@@ -145,25 +147,26 @@ def replace_by(model: nn.Module, call: Call, shift_gains: bool = True) -> list[R
     for norm in built.values():
         check_declaration(spec, norm, dict(norm.built_with))
     warn_of_leaks(model, name, next(iter(built.values())), causal)
-    padding = PaddingMask(model)
-    masked = spec.batch_statistics and mask
     carried = {
-        key: _carry_over(paths[key][0], formulas[key], norm, model) for key, norm in built.items()
+        key: _carry_over(olds[key].old, formulas[key], norm, model) for key, norm in built.items()
     }
     shifts = _gain_shifts(model, built, formulas) if shift_gains else {}
     added = {
         key: tuple(n for n, _ in norm.named_parameters() if n not in carried[key])
         for key, norm in built.items()
     }
-    if masked:
-        padding.hold_argument(model, masked)
+    if spec.batch_statistics and mask:
+        padding = PaddingMask(model)
+        padding.hold_argument(model, mask)
         for key, norm in built.items():
-            padding.attach(norm, batch_first, paths[key][1])
+            padding.attach(norm, batch_first, olds[key].path)
     for gain, shift in shifts.items():
         gain.data.add_(shift)
     for place in places:
         setattr(place.parent, place.attribute, built[id(place.old)])
-    _disable_nested_tensors(model)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # which torch's fused inference alone reads
     initialize_with_model(model)
     kept_eps = ("eps",) if eps else ()
     return [
@@ -255,13 +258,6 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
                 f"the attention of {type(model).__name__} has batch_first={attention.batch_first}, "
                 f"but replace_norms was given batch_first={batch_first}; give the same"
             )
-
-
-def _disable_nested_tensors(model: nn.Module) -> None:
-    """Disable torch's nested tensors, which its fused inference alone reads."""
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False
 
 
 def _disable_fast_path(parent: nn.Module, name: str, child: nn.Module | None) -> None:

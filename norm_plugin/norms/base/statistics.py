@@ -30,7 +30,6 @@ from norm_plugin.norms.base.recomputation import Forwards
 from norm_plugin.norms.base.workers import (
     Sync,
     WorkerGroup,
-    max_over_workers,
     sum_over_workers,
     worker_count,
 )
@@ -368,7 +367,7 @@ class BatchStatisticsNorm(AffineNorm):
                 buffer.copy_(torch.where(workers > 0, total / workers.clamp(min=1), buffer))
         for name, buffer in self.named_buffers(recurse=False):
             if name != "num_updates" and not buffer.is_floating_point():
-                buffer.copy_(max_over_workers(buffer))
+                dist.all_reduce(buffer, dist.ReduceOp.MAX)
 
     def holds_values(self, buffer: str) -> Tensor:
         """Return where buffer ``buffer`` holds a value of some batch, bool, broadcastable to it."""

@@ -36,13 +36,6 @@ def _group_of(sync: Sync) -> dist.ProcessGroup | None:
     return sync.group if isinstance(sync, WorkerGroup) else None
 
 
-def max_over_workers(x: Tensor) -> Tensor:
-    """Return the elementwise maximum of ``x`` over all workers, on each of them."""
-    largest = x.clone()
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return largest
-
-
 def sum_over_workers(x: Tensor, sync: Sync = True) -> Tensor:
     """Return the sum of ``x`` over all workers, on each of them; with one worker ``x`` itself.
 

@@ -152,18 +152,11 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
-    allow_bf16_on_gpu(args)
+    if getattr(args, "bf16", False) and utils.xm is None and torch.cuda.is_available():
+        # fairseq takes --bf16 of a command line for --tpu --bf16, which needs torch_xla
+        args.tpu = False
     # here, so that a wrong flag stops the command before it creates anything
     settle(args, cls.sides, complete=True)
-
-
-def allow_bf16_on_gpu(args: Any) -> None:
-    """Let ``fairseq-train --bf16`` train on a GPU, which fairseq takes for ``--tpu --bf16``.
-
-    Without torch_xla, it fails there. ``common.bf16=true`` of ``fairseq-hydra-train`` works anyway.
-    """
-    if getattr(args, "bf16", False) and utils.xm is None and torch.cuda.is_available():
-        args.tpu = False
 
 
 register(

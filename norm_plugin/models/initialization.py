@@ -73,6 +73,7 @@ from norm_plugin.placements import (
 )
 
 T_FIXUP, NANOGPT = "t-fixup", "nanogpt"
+Maps = Callable[[nn.Module], Iterator[nn.Linear]]
 SLOPE = math.sqrt(5)  # a
 NANOGPT_STD = 0.02
 
@@ -111,23 +112,11 @@ def last_maps(layer: nn.Module) -> list[nn.Linear]:
 # ---- initial weights -------------------------------------------------------------------------
 
 
-def kaiming(layer: nn.Module, place: LayerPlace) -> None:
-    """Apply Kaiming initialization to every linear map of ``layer``."""
-    for linear in linear_maps(layer):
-        _draw(linear)
-
-
-def kaiming_attention(layer: nn.Module, place: LayerPlace) -> None:
-    """Initialize the attention of ``layer`` as the released code's ``km``, and nothing else."""
-    for linear in attention_projections(layer):
-        _draw(linear)
-
-
-def _draw(linear: nn.Linear) -> None:
-    """Draw uniform weights of variance 2 / ((1 + a^2) fan_in), and set the bias to 0."""
-    nn.init.kaiming_uniform_(linear.weight, a=SLOPE)
-    if linear.bias is not None:
-        nn.init.zeros_(linear.bias)
+def kaiming(layer: nn.Module, place: LayerPlace, maps: Maps = linear_maps) -> None:
+    """Draw uniform weights of variance 2 / ((1 + a^2) fan_in) for these ``maps``; biases are 0."""
+    for linear in maps(layer):
+        nn.init.kaiming_uniform_(linear.weight, a=SLOPE)
+        _no_bias(linear)
 
 
 def small(layer: nn.Module, place: LayerPlace) -> None:
@@ -199,13 +188,8 @@ def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
         linear.weight.data.mul_(gain)
 
 
-def t_fixup_embedding(embedding: nn.Embedding, place: LayerPlace) -> None:
-    """Apply T-Fixup to the embeddings of a stack; the row of the padding is 0."""
-    std = embedding.embedding_dim ** (-1 / 2) * (9 * place.layers) ** (-1 / 4)
-    _draw_embedding(embedding, std)
-
-
 def _draw_embedding(embedding: nn.Embedding, std: float) -> None:
+    """Draw normal embeddings; the row of the padding is 0."""
     nn.init.normal_(embedding.weight, std=std)
     if embedding.padding_idx is not None:
         nn.init.zeros_(embedding.weight[embedding.padding_idx])
@@ -219,7 +203,7 @@ def _no_bias(linear: nn.Linear) -> None:
 INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     XAVIER: lambda layer, place: None,
     "kaiming": kaiming,
-    "kaiming-attention": kaiming_attention,
+    "kaiming-attention": partial(kaiming, maps=attention_projections),
     "small": small,
     "depth-scaled": depth_scaled,
     "depth-scaled-released": partial(depth_scaled, power=-1 / 4),
@@ -261,7 +245,8 @@ def initialize_embeddings(
     Embeddings that the stacks share are drawn for each, so the decoder's draw remains.
     """
     if init == T_FIXUP and isinstance(tokens, nn.Embedding):
-        t_fixup_embedding(tokens, place)
+        std = tokens.embedding_dim ** (-1 / 2) * (9 * place.layers) ** (-1 / 4)
+        _draw_embedding(tokens, std)
     if init == NANOGPT:
         for embedding in (tokens, positions):
             if isinstance(embedding, nn.Embedding):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
+from unittest import mock
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model, transformer_lm
@@ -51,7 +52,8 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
-        with decoder_class(cls.decoder_type):
+        # fairseq's build_model names the class, and has no hook for another one
+        with mock.patch.object(transformer_lm, "TransformerDecoder", cls.decoder_type):
             model: Any = super(NormModel, cls).build_model(cfg, task)
         model.cfg = cfg
         return model
@@ -67,17 +69,3 @@ def positions(settings: Any, task: Any) -> int:
             if (given := getattr(owner, key, None)) is not None:
                 return int(given)
     return transformer_lm.DEFAULT_MAX_TARGET_POSITIONS
-
-
-@contextlib.contextmanager
-def decoder_class(cls: type) -> Iterator[None]:
-    """Return a context in which fairseq builds the decoder of a language model from ``cls``.
-
-    fairseq's ``build_model`` names the class and has no hook for another one.
-    """
-    before = transformer_lm.TransformerDecoder
-    transformer_lm.TransformerDecoder = cls
-    try:
-        yield
-    finally:
-        transformer_lm.TransformerDecoder = before

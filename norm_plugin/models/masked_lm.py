@@ -69,17 +69,14 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
             cfg.max_positions = task.max_positions() if given is None else given
         model = cls(cfg, NormRobertaEncoder(cfg, task.source_dictionary))
         model.cfg = cfg
-        model.apply_initialization(cfg.plan.initialization["encoder"])
-        return model
-
-    def apply_initialization(self, init: str) -> None:
-        """Initialize by a value of ``--norm-init``, after RoBERTa has drawn its own weights."""
-        stack = self.stack("encoder")
+        # By --norm-init, after RoBERTa has drawn its own weights
+        stack, init = model.stack("encoder"), cfg.plan.initialization["encoder"]
         layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]
         place = layers[0].placement.place
         initialize_embeddings(stack.embed_tokens, stack.embed_positions, init, place)
         for layer in layers:
             initialize(layer, init, layer.placement.place)
+        return model
 
     def stack(self, side: str) -> Any:
         return self.encoder.sentence_encoder

@@ -15,8 +15,8 @@ from norm_plugin.models.initialization import (
     attention_projections,
     initializations,
     initialize,
+    initialize_embeddings,
     t_fixup,
-    t_fixup_embedding,
 )
 from norm_plugin.placements import LayerPlace
 
@@ -175,7 +175,7 @@ def test_t_fixup_of_a_stack_alone_has_the_number_of_its_layers(side, numbers, bu
     encoder = build("--encoder-layers", "1").encoder
     place = LayerPlace(side, 1, *numbers, D, ("self", "ffn"))
     t_fixup(encoder.layers[0], place)
-    t_fixup_embedding(encoder.embed_tokens, place)
+    initialize_embeddings(encoder.embed_tokens, None, "t-fixup", place)
 
     for linear, linear_map in maps_of(encoder.layers[0], side, 1):
         wanted = linear_map.xavier * linear_map.scaled((9 * N) ** -0.25)

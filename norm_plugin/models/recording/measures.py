@@ -79,11 +79,6 @@ def statistics_measures(batch: Moments, running: dict[str, Tensor]) -> Measures:
     return measures
 
 
-def gamma_over_psi(gamma: Tensor, square: Tensor, eps: float) -> Tensor:
-    """Return the quantiles of gamma / psi_B over channels. gamma, square: (C,)."""
-    return quantiles(gamma / (square + eps).sqrt())
-
-
 def gradient_parts(g: Tensor, u: Tensor, batch: Moments, eps: float) -> Measures:
     """Return what the statistics contribute to the gradient. g, u: (n, C)."""
     sigma, psi = (batch.variance + eps).sqrt(), (batch.square + eps).sqrt()

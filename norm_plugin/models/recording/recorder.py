@@ -26,9 +26,9 @@ from norm_plugin.models.plan import Plan
 from norm_plugin.models.recording.file import RecordFile
 from norm_plugin.models.recording.measures import (
     Measures,
-    gamma_over_psi,
     gradient_parts,
     moments,
+    quantiles,
     real_rows,
     root_mean_square,
     statistics_measures,
@@ -240,8 +240,8 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
     }
     gamma = gamma_of(norm)
     if gamma is not None and gamma.numel() == norm.dim:
-        eps = getattr(norm, "eps", EPS)
-        measures["gamma_over_psi"] = gamma_over_psi(gamma.to(rows.dtype), batch.square, eps)
+        psi = (batch.square + getattr(norm, "eps", EPS)).sqrt()
+        measures["gamma_over_psi"] = quantiles(gamma.to(rows.dtype) / psi)
     return measures
 
 

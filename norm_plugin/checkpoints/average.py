@@ -25,8 +25,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ from norm_plugin.checkpoints.files import (
     is_averaged,
     load_checkpoint,
     num_updates,
-    numbered_checkpoints,
     save_checkpoint,
 )
 from norm_plugin.checkpoints.parsers import average_parser
@@ -47,8 +46,13 @@ from norm_plugin.io.files import check_output, reading
 from norm_plugin.io.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 from norm_plugin.models.settle import settle
-from norm_plugin.norms import NORM_TYPES, NormSpec, norm_spec
+from norm_plugin.norms import NORM_TYPES, norm_spec
 
+NAMES = {
+    "epoch": re.compile(r"checkpoint(\d+)\.pt"),
+    "update": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
+}
+"""fairseq's file name of each kind, whose group is the number of epochs or updates."""
 KEPT_BY = {"epoch": "--keep-last-epochs", "update": "--keep-interval-updates"}
 """fairseq's flags for the number of checkpoints of a kind that a run keeps."""
 NOT_AVERAGED = "not averaged"
@@ -67,122 +71,94 @@ def running_statistics(model: State) -> set[str]:
     for entry in model:
         module, _, name = entry.rpartition(".")
         modules.setdefault(module, {})[name] = entry
-    declared = [_buffer_names(spec) for spec in map(norm_spec, NORM_TYPES) if spec.batch_statistics]
+    specs = [spec for spec in map(norm_spec, NORM_TYPES) if spec.batch_statistics]
+    declared = [
+        {name for name, _ in spec.build(_DIM).named_buffers(recurse=False)} for spec in specs
+    ]
     return {
         entries[name]
         for entries in modules.values()
         for buffers in declared
-        if buffers <= set(entries)
+        if buffers <= entries.keys()
         for name in buffers
         if model[entries[name]].is_floating_point()
     }
 
 
-@cache
-def _buffer_names(spec: NormSpec) -> frozenset[str]:
-    return frozenset(name for name, _ in spec.build(_DIM).named_buffers(recurse=False))
+def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
+    """Return the mean of the checkpoints at ``paths``, which are read one at a time.
 
-
-class RunningMean:
-    """The mean of checkpoints that are added one by one.
-
-    It holds one sum, and the newest checkpoint.
+    Its entry ``averaged_from`` lists the inputs' names, and ``running_stats`` is the argument.
 
     Args:
         running_stats: one of ``parsers.MODES``.
-    """
-
-    def __init__(self, running_stats: str = "average") -> None:
-        self.running_stats = running_stats
-        self.paths: list[Path] = []
-        self.sums: dict[str, torch.Tensor] = {}
-        self.kinds: dict[str, str] = {}
-        self.newest: State = {}
-        self.newest_path = Path()
-        self.newest_updates = -1
-
-    def add(self, path: Path, state: State) -> None:
-        """Add one checkpoint and take over its tensors; ``path`` names it in errors."""
-        state.pop("last_optimizer_state", None)
-        state.get("extra_state", {}).pop(TRAINING_STATE, None)  # belongs to one run at one moment
-        model = state["model"]
-        check_finite(path, model)
-        of_newest: set[str] = set()
-        if self.running_stats == "last":
-            check_user_dir(state, path)  # the model may have norms of the user's own
-            of_newest = running_statistics(model)
-        kinds = {
-            name: f"of shape {tuple(value.shape)}"
-            if is_averaged(name, value) and name not in of_newest
-            else NOT_AVERAGED
-            for name, value in model.items()
-        }
-        if self.paths:
-            self._check_same_model(path, state, kinds)
-        self.kinds = kinds
-        for name in (name for name, kind in kinds.items() if kind != NOT_AVERAGED):
-            if name in self.sums:
-                self.sums[name] += model[name]
-            else:
-                self.sums[name] = model[name].to(torch.float64, copy=True)
-        updates = num_updates(state) or 0
-        if updates >= self.newest_updates:
-            self.newest, self.newest_path, self.newest_updates = state, path, updates
-        self.paths.append(path)
-
-    def _check_same_model(self, path: Path, state: State, kinds: Mapping[str, str]) -> None:
-        """Raise CommandError if a checkpoint has other entries, shapes or norms."""
-        first = self.paths[0].name
-        differing = [
-            f"'{name}' is {kinds.get(name, 'absent')} in {path.name}, but "
-            f"{self.kinds.get(name, 'absent')} in {first}"
-            for name in sorted({*kinds, *self.kinds})
-            if kinds.get(name) != self.kinds.get(name)
-        ]
-        problem = (
-            differing[0]
-            if differing
-            else differing_norms(path, state, self.newest_path, self.newest)
-        )
-        if problem:
-            raise CommandError(
-                f"cannot average {path} with {first}: {problem}; "
-                "give only checkpoints of one run, or of runs with the same model"
-            )
-
-    def result(self) -> State:
-        """Return the checkpoint with the mean weights.
-
-        ``averaged_from`` lists the inputs' names, ``running_stats`` names the mode.
-        """
-        model = self.newest["model"]
-        means: dict[tuple[Any, ...], torch.Tensor] = {}  # by the memory of the newest input
-        for name, total in self.sums.items():
-            newest = model[name]
-            mean = (total / len(self.paths)).to(newest.dtype)
-            tied = means.setdefault((newest.data_ptr(), newest.shape, newest.stride()), mean)
-            # an older input may have had two tensors where the newest has one
-            model[name] = tied if torch.equal(tied, mean) else mean
-        self.newest["averaged_from"] = [path.name for path in self.paths]
-        self.newest["running_stats"] = self.running_stats
-        return self.newest
-
-
-def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
-    """Return the mean of the checkpoints at ``paths``, which are read one at a time.
 
     Raises:
         CommandError: a checkpoint is missing, unreadable, of another model or not finite, or two
             of them are equal.
     """
     check_distinct(paths)
-    mean = RunningMean(running_stats)
+    sums: dict[str, torch.Tensor] = {}
+    kinds: dict[str, str] = {}
+    newest, newest_path = dict[str, Any](), Path()
     for path in paths:
         state = load_checkpoint(path)
         if "averaged_from" in state:
             raise CommandError(f"{path} is itself an average; give the checkpoints of the training")
-        mean.add(path, state)
-    return mean.result()
+        state.pop("last_optimizer_state", None)
+        state.get("extra_state", {}).pop(TRAINING_STATE, None)  # belongs to one run at one moment
+        check_finite(path, state["model"])
+        kinds_before, kinds = kinds, _kinds(path, state, running_stats)
+        if newest:
+            problem = _differing_kinds(paths[0].name, kinds_before, path.name, kinds)
+            if problem := problem or differing_norms(path, state, newest_path, newest):
+                raise CommandError(
+                    f"cannot average {path} with {paths[0].name}: {problem}; "
+                    "give only checkpoints of one run, or of runs with the same model"
+                )
+        for name in (name for name, kind in kinds.items() if kind != NOT_AVERAGED):
+            if name in sums:
+                sums[name] += state["model"][name]
+            else:
+                sums[name] = state["model"][name].to(torch.float64, copy=True)
+        if not newest or (num_updates(state) or 0) >= (num_updates(newest) or 0):
+            newest, newest_path = state, path
+    model = newest["model"]
+    means: dict[tuple[Any, ...], torch.Tensor] = {}  # by the memory of the newest input
+    for name, total in sums.items():
+        own = model[name]
+        mean = (total / len(paths)).to(own.dtype)
+        tied = means.setdefault((own.data_ptr(), own.shape, own.stride()), mean)
+        # an older input may have had two tensors where the newest has one
+        model[name] = tied if torch.equal(tied, mean) else mean
+    newest["averaged_from"] = [path.name for path in paths]
+    newest["running_stats"] = running_stats
+    return newest
+
+
+def _kinds(path: Path, state: State, running_stats: str) -> dict[str, str]:
+    """Return the shape of each entry of a model's state that is averaged, else NOT_AVERAGED."""
+    of_newest: set[str] = set()
+    if running_stats == "last":
+        check_user_dir(state, path)  # the model may have norms of the user's own
+        of_newest = running_statistics(state["model"])
+    return {
+        name: f"of shape {tuple(value.shape)}"
+        if is_averaged(name, value) and name not in of_newest
+        else NOT_AVERAGED
+        for name, value in state["model"].items()
+    }
+
+
+def _differing_kinds(
+    first: str, kinds_of_first: Mapping[str, str], name: str, kinds: Mapping[str, str]
+) -> str:
+    """Return how an entry of a checkpoint differs from that of the first one; empty: none does."""
+    for entry in sorted({*kinds, *kinds_of_first}):
+        kind, of_first = (each.get(entry, "absent") for each in (kinds, kinds_of_first))
+        if kind != of_first:
+            return f"'{entry}' is {kind} in {name}, but {of_first} in {first}"
+    return ""
 
 
 def differing_norms(path: Path, state: State, other_path: Path, other: State) -> str:
@@ -234,7 +210,8 @@ def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | N
     Raises:
         CommandError: the folder has fewer.
     """
-    numbered = numbered_checkpoints(folder, kind)
+    found = ((NAMES[kind].fullmatch(path.name), path) for path in folder.iterdir())
+    numbered = sorted((int(match.group(1)), path) for match, path in found if match)
     if upper_bound is not None:
         numbered = [(number, path) for number, path in numbered if number <= upper_bound]
     if len(numbered) < count:
@@ -243,7 +220,7 @@ def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | N
             f"{count} {kind} checkpoints are needed, but {len(numbered)} are in {folder}{bound}; "
             f"train longer, keep more (fairseq's {KEPT_BY[kind]}) or give a smaller number"
         )
-    return [path for _, path in reversed(numbered[:count])]
+    return [path for _, path in numbered[-count:]]
 
 
 def _inputs(args: argparse.Namespace) -> list[Path]:

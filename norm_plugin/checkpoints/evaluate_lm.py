@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.io.command_line import CommandError, DivergedError
@@ -84,14 +85,13 @@ def run(argv: Sequence[str]) -> Evaluation:
     if args.path is None:
         raise CommandError("--path is missing; give the checkpoint: --path FILE")
     evaluation = Evaluation()
-    scorer = eval_lm.SequenceScorer
     begin = int(getattr(args, "add_bos_token", False))  # which fairseq does not score
-    eval_lm.SequenceScorer = recording_scorer(scorer, evaluation, begin)
-    try:
-        with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
-            results = eval_lm.main(convert_namespace_to_omegaconf(args))
-    finally:
-        eval_lm.SequenceScorer = scorer
+    scorer = recording_scorer(eval_lm.SequenceScorer, evaluation, begin)
+    with (
+        mock.patch.object(eval_lm, "SequenceScorer", scorer),
+        fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"),
+    ):
+        results = eval_lm.main(convert_namespace_to_omegaconf(args))
     evaluation.bits = float(results["loss"])
     tokens, seconds = evaluation.tokens, evaluation.seconds
     for remark in evaluation.remarks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import struct
 import zipfile
 from pathlib import Path
@@ -23,8 +22,6 @@ from norm_plugin.models.safe_loading import (
 State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
-# By kind: fairseq's file name, whose group is the number of epochs or updates
-NAMES = {"epoch": r"checkpoint(\d+)\.pt", "update": r"checkpoint_\d+_(\d+)\.pt"}
 FOLDED = "folded_norms"  # an entry that norm_plugin.checkpoints.fold writes
 
 # Everything that torch.load raises for a file that is not a checkpoint, or only part of one.
@@ -99,15 +96,6 @@ def num_updates(state: State) -> int | None:
     """Return the number of updates of a checkpoint; None if it has no such entry."""
     history = state.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
-
-
-def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """Return ``(number, path)`` of a folder's "epoch" or "update" checkpoints, newest first."""
-    if not folder.is_dir():
-        raise CommandError(f"checkpoint folder {folder} does not exist")
-    name = re.compile(NAMES[kind])
-    matches = ((name.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
 
 
 def is_averaged(name: str, value: Any) -> bool:

@@ -148,15 +148,6 @@ def calibrate_on(model: Any, task: Any, split: str) -> CalibratedLoss:
     return calibrate(torch.stack(logits), torch.tensor(labels))
 
 
-def calibration_line(found: CalibratedLoss, split: str) -> str:
-    """Return the line that ``--calibrate`` adds."""
-    even, odd = found.temperatures
-    return (
-        f"Calibration {split}: loss = {found.loss:.6f} bits, calibrated = "
-        f"{found.calibrated:.6f} bits, temperatures = {even:.4f} and {odd:.4f}"
-    )
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     run(argv)
@@ -190,5 +181,9 @@ def run(argv: Sequence[str]) -> Evaluation:
     calibration = None
     if args.calibrate:
         calibration = calibrate_on(model, task, args.calibrate)
-        print(calibration_line(calibration, args.calibrate))
+        even, odd = calibration.temperatures
+        print(
+            f"Calibration {args.calibrate}: loss = {calibration.loss:.6f} bits, calibrated = "
+            f"{calibration.calibrated:.6f} bits, temperatures = {even:.4f} and {odd:.4f}"
+        )
     return Evaluation(predictions, calibration)

@@ -205,7 +205,7 @@ def check_inference(spec: NormSpec) -> None:
     changed = _changed(norm, before)
     expect(
         not changed,
-        f"an inference forward updates {_listed(changed)}; update them only if self.training",
+        f"an inference forward updates {', '.join(changed)}; update them only if self.training",
     )
     expect(
         close(y[elsewhere], norm(other)[elsewhere]),
@@ -229,7 +229,7 @@ def check_recomputation(spec: NormSpec) -> None:
         changed = _changed(repeated, _buffers(plain))
         expect(
             not changed,
-            f"activation checkpointing updates {_listed(changed)} twice; "
+            f"activation checkpointing updates {', '.join(changed)} twice; "
             "use update_running_statistic()",
         )
         expect(
@@ -247,7 +247,7 @@ def check_cumulative_average(spec: NormSpec) -> None:
     names, (x, mask) = set(norm.forward_updated_buffers), _batch()
     before = _buffers(norm)
     norm(x, mask)
-    others = _changed(norm, before) - names - {"num_updates"}
+    others = {*_changed(norm, before)} - names - {"num_updates"}
     expect(names <= set(before), f"forward_updated_buffers names {names - set(before)}, no buffer")
     expect(not others, f"a forward updates {others}, which forward_updated_buffers does not name")
     if not names:
@@ -266,13 +266,9 @@ def _buffers(norm: Norm) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in norm.named_buffers()}
 
 
-def _changed(norm: Norm, before: dict[str, Tensor]) -> set[str]:
-    """Return the names of the buffers that differ from ``before``."""
-    return {name for name, old in before.items() if not close(norm.get_buffer(name), old, 1e-6)}
-
-
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names))
+def _changed(norm: Norm, before: dict[str, Tensor]) -> list[str]:
+    """Return the names of the buffers that differ from ``before``, sorted."""
+    return [name for name in sorted(before) if not close(norm.get_buffer(name), before[name], 1e-6)]
 
 
 def _step(norm: Norm, seed: int) -> tuple[Tensor, Tensor, Tensor]:

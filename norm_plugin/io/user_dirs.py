@@ -56,21 +56,21 @@ def import_folder(user_dir: Path) -> Path:
     """Import ``user_dir`` as fairseq does, but without fairseq; return the folder itself.
 
     Raises:
-        ValueError: the folder does not exist, or another package has its name.
+        CommandError: the folder does not exist, or another package has its name.
     """
     if not user_dir.is_dir():
-        raise ValueError(f"{user_dir} is not a folder; give the folder for --user-dir")
+        raise CommandError(f"{user_dir} is not a folder; give the folder for --user-dir")
     folder = user_dir.resolve()
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)
     except RAISED as error:
-        raise ValueError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
+        raise CommandError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(folder.parent))
     places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
     if folder not in places:
-        raise ValueError(f"{folder.name} is also another Python package; rename the folder")
+        raise CommandError(f"{folder.name} is also another Python package; rename the folder")
     return folder
 
 

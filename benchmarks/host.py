@@ -46,7 +46,7 @@ from measuring.launches import CountLaunches
 from measuring.records import Record
 from measuring.timing import alternate, quartiles
 from norm_plugin.io.command_line import run_command
-from norm_plugin.kernels import AUTO, set_kernels
+from norm_plugin.kernels import AUTO
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from training import ROOT, STOCK, Run, prepared
@@ -90,8 +90,7 @@ def measure_layer(setup: Setup, repetitions: int) -> Record:
     x = torch.randn(max(LENGTHS), len(LENGTHS), CHANNELS, requires_grad=True)
     dy = torch.randn_like(x)
     mask = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS).unsqueeze(1)
-    norm = setup.build(CHANNELS).train()
-    set_kernels(norm, AUTO)
+    norm = setup.build(CHANNELS)
     if isinstance(norm, BatchStatisticsNorm):
         norm.set_num_updates(1)  # as a trainer does; otherwise a launch counts each forward
     layer = partial(norm, padding_mask=mask)

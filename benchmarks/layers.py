@@ -43,7 +43,6 @@ from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import NORM_TYPES
 
 WARMUP = 5
-FORMS = ("torch", "plain", "fused", "compile", "copy")
 
 # ---- what is measured -----------------------------------------------------------------------
 
@@ -197,18 +196,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         nargs="+",
         choices=PROVIDERS,
         metavar="P",
-        help=f"default: {', '.join(FORMS)}, as far as they apply",
+        help=f"default: {', '.join(PROVIDERS)}, as far as they apply",
     )
     parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions per batch")
     parser.add_argument("--channels", type=int, nargs="+", metavar="C")
-    parser.add_argument(
-        "--repetitions",
-        type=at_least(1),
-        metavar="N",
-        help="default: 50; 2 with --quick",
-    )
+    text = "default: 50; 2 with --quick"
+    parser.add_argument("--repetitions", type=at_least(1), metavar="N", help=text)
     args = parse_benchmark(parser, argv)
-    args.providers = args.providers or list(FORMS)
+    args.providers = args.providers or list(PROVIDERS)
     if args.repetitions is None:
         args.repetitions = 2 if args.quick else 50
     return args

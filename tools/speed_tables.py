@@ -100,7 +100,7 @@ def training_table(path: Path) -> str:
             "quartiles": f"{low:.{digits}f} to {high:.{digits}f}",
             "memory": _measured(row["peak_ratio"], "{:.2f}"),
         }
-    return _all_norms(texts, TRAINING_CAPTION, rows, "training.py")
+    return _table(texts, TRAINING_CAPTION, rows, "training.py")
 
 
 # ---- on the host of a GPU ---------------------------------------------------------------------
@@ -120,7 +120,7 @@ def host_table(path: Path) -> str:
         of_norm = texts.setdefault((row["norm"], row["options"]), {})
         of_norm |= {"launches": f"{row['launches']}", "layer": f"{row['host_ratio']:.2f}"}
         of_norm[f"`{row['optimizer']}`"] = f"{row['ratio_p50']:.2f} ({_quartiles(row)})"
-    return _all_norms(texts, HOST_CAPTION, rows, "host.py")
+    return _table(texts, HOST_CAPTION, rows, "host.py")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def gpu_layers_table(path: Path) -> str:
             ("of copy speed", "copy_share", "{:.0%}"),
         ):
             of_norm[f"{row['dtype']} {name}"] = form.format(row[column])
-    return _measured_rows(texts, "form", GPU_LAYERS_CAPTION, rows)
+    return _table(texts, GPU_LAYERS_CAPTION, rows, "gpu.py", "form")
 
 
 def gpu_updates_table(path: Path) -> str:
@@ -173,7 +173,7 @@ def gpu_updates_table(path: Path) -> str:
             "busy": _measured(row["busy_ms"] / row["ms"], "{:.0%}"),
             "MiB": _measured(row["peak_mib"], "{:,.0f}"),
         }
-    return _measured_rows(texts, "optimizer", GPU_UPDATES_CAPTION, rows)
+    return _table(texts, GPU_UPDATES_CAPTION, rows, "gpu.py", "optimizer")
 
 
 # ---- all -----------------------------------------------------------------------------------
@@ -187,20 +187,16 @@ def _quartiles(row: dict[str, Any]) -> str:
     return f"{row['ratio_p25']:.2f} to {row['ratio_p75']:.2f}"
 
 
-def _all_norms(texts: Texts, caption: str, rows: pd.DataFrame, script: str) -> str:
-    """Return a table with a row for every norm, measured or not."""
+def _table(texts: Texts, caption: str, rows: pd.DataFrame, script: str, third: str = "") -> str:
+    """Return a table with a row for every norm, measured or not.
+
+    If it has a ``third`` column, which names its rows too, it has what was measured.
+    """
     if not texts:
         return _nothing(script)
-    index = pd.MultiIndex.from_tuples(texts, names=NORM)
-    return _with_caption(pd.DataFrame(texts.values(), index), _named(rows), caption, rows)
-
-
-def _measured_rows(texts: Texts, third: str, caption: str, rows: pd.DataFrame) -> str:
-    """Return a table of what was measured on a GPU, with a third column that names its rows."""
-    if not texts:
-        return _nothing("gpu.py")
-    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, third])
-    return _with_caption(pd.DataFrame(texts.values(), index), list(texts), caption, rows)
+    index = pd.MultiIndex.from_tuples(texts, names=[*NORM, third] if third else NORM)
+    names = list(texts) if third else _named(rows)
+    return _with_caption(pd.DataFrame(texts.values(), index), names, caption, rows)
 
 
 def _named(rows: pd.DataFrame) -> list[tuple[str, ...]]:

@@ -47,7 +47,6 @@ class Launcher:
         self.name = metadata["name"] if isinstance(metadata, dict) else metadata.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Record a launch."""
         LAUNCHES.append(self.name)
 
 
@@ -58,27 +57,16 @@ class Driver(DriverBase):
         self.utils, self.launcher_cls = Utils(), Launcher
 
     def get_current_device(self) -> int:
-        """Return the number of the current device."""
         return 0
 
-    def set_current_device(self, device: int) -> None:
-        """Do nothing: there is one device."""
-
     def get_current_stream(self, device: int) -> int:
-        """Return the handle of the current stream."""
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        """Return the processor for which kernels are compiled."""
         return HOPPER
 
     def get_active_torch_device(self) -> torch.device:
-        """Return the device of the tensors."""
         return torch.device("cpu")
-
-    def get_device_interface(self) -> Any:
-        """Return torch's module for such devices."""
-        return torch.cuda
 
     def get_benchmarker(self) -> Any:
         """Raise NotImplementedError: without a device there is nothing to time."""
@@ -90,7 +78,6 @@ class Driver(DriverBase):
 
     @staticmethod
     def is_active() -> bool:
-        """Return whether there is such a device."""
         return True
 
 

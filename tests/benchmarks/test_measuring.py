@@ -21,7 +21,7 @@ def test_a_setup_from_a_word():
     ("word", "message"),
     [
         ("nosuch", "--norms: unknown norm 'nosuch'; choose from"),
-        ("dyt:k=1", "--norms: 'k=1' is not key=value with an option of dyt: eps, alpha_init"),
+        ("dyt:k=1", "--norms: norm 'dyt' has no option 'k'; its options are eps, alpha_init"),
         ("dyt:eps=much", "--norms: eps is 'much'; it must be of type float"),
     ],
 )

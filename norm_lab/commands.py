@@ -154,10 +154,7 @@ def demo(argv: Sequence[str]) -> int:
 def study(argv: Sequence[str]) -> int:
     """Run the command ``study``: tune the arms, run each at its tuned values, and write the page.
 
-    A study without a section ``tune`` is run without tuning. The trials are in
-    WORK/studies/STUDY/tuning, the runs next to them, and the page in WORK/studies/STUDY/page, if
-    --results and --out do not name other folders. The exit status is 1 unless all runs are done or
-    diverged.
+    The exit status is 1 unless all runs are done or diverged.
     """
     parser = sweep_parser("study")
     parser.add_argument("--out", metavar="DIR", help="folder of the page")
@@ -173,7 +170,7 @@ def study(argv: Sequence[str]) -> int:
     check_is_study(request.experiment)
     path = study_path(request.experiment)
     folder = Path(args.work or WORK, "studies", study_name(path))
-    request = replace(request, results=request.results or Path(os.getcwd(), folder))
+    request = replace(request, results=request.results or folder.absolute())
     if read_study_file(path).tune is None:
         specs = compose_runs(request)
     else:

@@ -14,18 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf import MISSING
-from omegaconf.errors import OmegaConfBaseException
-
-from norm_lab.config.extra_flags import refuse
-from norm_lab.config.fairseq_keys import keys_of_groups
+from norm_lab.config.extra_flags import training_parser
 from norm_lab.run.flags import (
     EVALUATION,
     GENERATION,
+    MISSING,
     NAME_FLAGS,
     Configuration,
     kept_checkpoints,
+    keys_of_groups,
     training_flags,
 )
 from norm_lab.run.record import placement_name
@@ -123,8 +120,6 @@ def check_composed(config: Configuration, base: Configuration) -> None:
     """
     keys: dict[str, str] = {}
     for group in config:
-        if group in (GENERATION, *EVALUATION):
-            continue
         for flag in [each for each in training_flags({group: config[group]}) if each[:2] == "--"]:
             other = keys.setdefault(flag, group)
             if other != group:  # fairseq's command line would take the last one
@@ -186,21 +181,15 @@ def check_training(flags: tuple[str, ...]) -> str:
         CommandError: a flag or choice is unknown, a value has the wrong type, no chosen norm has an
             option or the norm refuses its value, or flags contradict each other.
     """
-    from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
+    from fairseq.options import parse_args_and_arch
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # hide messages about its imports
-    parser = options.get_training_parser()
-    parser.error = refuse
-    try:
-        args = options.parse_args_and_arch(parser, ["DATA", *flags])
+    with training_parser() as parser:
+        args = parse_args_and_arch(parser, ["DATA", *flags])
         _check_names_of_flags(parser, flags)
         convert_namespace_to_omegaconf(args)
         placement = _check_norms(args)
-    except (ImportError, HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
-        raise CommandError(" ".join(str(error).split())) from error
     if args.lr_scheduler == "inverse_sqrt" and not args.warmup_updates:
         raise CommandError(
             "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up, "

@@ -7,8 +7,7 @@ the flags before any file is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from norm_lab.config.checks import (
@@ -57,22 +56,18 @@ from norm_lab.config.user_dir import sources_in_use
 from norm_lab.metrics import find_metric
 from norm_lab.metrics.base import AVERAGE
 from norm_lab.paths import PLUGIN, WORK
-from norm_lab.run.flags import (
-    LOGGING,
-    Configuration,
-    training_flags,
-)
+from norm_lab.run.flags import LOGGING, Configuration, training_flags
 from norm_lab.run.record import Arm, common_changes
 from norm_plugin.io.command_line import CommandError, usage_errors
 from norm_plugin.io.user_dirs import import_user_dir
 
-UNCHECKED_PLACEMENT = ""
-"""The placement of a run whose flags are not checked, for the outline of a dry run."""
 SUBWORDS = ("subword-nmt", "sentencepiece")
 SEED = 1
 """The default seed."""
-Arms = dict[tuple[str, ...], tuple[Experiment, RunSpec]]
-"""The experiment of each arm and its run with SEED, by what its runs share: all but the seed."""
+Composed = Callable[[int, Sequence[str]], RunSpec]
+"""A composed arm, which returns its run with a seed and the overrides that request it."""
+Arms = dict[tuple[str, ...], Composed]
+"""The composed arms, by what the runs of an arm share: all but the seed."""
 
 
 @usage_errors()
@@ -90,7 +85,12 @@ def compose_runs(request: Request) -> list[RunSpec]:
     runs: dict[Path, RunSpec] = {}
     arms: Arms = {}
     for overrides in grid:
-        spec = _compose_named(request, study.experiment, overrides, arms)
+        try:
+            spec = compose_run(request, study.experiment, overrides, arms)
+        except CommandError as error:
+            if not request.grid:
+                raise
+            raise CommandError(f"{' '.join((study.experiment, *overrides))}: {error}") from error
         first = runs.setdefault(spec.result, spec)
         if first.settings != spec.settings:
             raise CommandError(
@@ -127,16 +127,6 @@ def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
     runs = [run for arm in study.arms for run in split([*study.overrides, *own, *arm])]
     firsts = list(dict.fromkeys(run[0] for run in runs if run))
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
-
-
-def _compose_named(request: Request, name: str, overrides: Sequence[str], arms: Arms) -> RunSpec:
-    """Call :func:`compose_run`; errors name the run if there may be several."""
-    try:
-        return compose_run(request, name, overrides, arms)
-    except CommandError as error:
-        if not request.grid:
-            raise
-        raise CommandError(f"{' '.join((name, *overrides))}: {error}") from error
 
 
 def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
@@ -179,25 +169,13 @@ def compose_run(request: Request, name: str, overrides: Sequence[str], arms: Arm
     arm = (*(f"{key}={choices[key]}" for key in sorted(choices)), *others)
     if arm not in arms:
         arms[arm] = _compose_arm(request, name, choices, others)
-    experiment, spec = arms[arm]
-    raw = raw_folder(request.raw, experiment)
-    data, preparation = prepared_data(
-        spec.work, experiment, spec.subword, seed, raw, spec.pretrained, spec.settings["task"]
-    )
-    return replace(
-        spec,
-        seed=seed,
-        settings={**spec.settings, "common": {**spec.settings["common"], "seed": seed}},
-        data=data,
-        preparation=preparation,
-        overrides=tuple(overrides),
-    )
+    return arms[arm](seed, overrides)
 
 
 def _compose_arm(
     request: Request, name: str, choices: dict[str, str], others: Sequence[str]
-) -> tuple[Experiment, RunSpec]:
-    """Compose and check the run of an arm with :data:`SEED`.
+) -> Composed:
+    """Compose and check an arm.
 
     Args:
         choices: the values of CHOICES, without the seed.
@@ -243,34 +221,38 @@ def _compose_arm(
     plugin = user_dir or PLUGIN
     without_seed = {**trained, "common": {**trained["common"], "seed": None}}
     checked = (*training_flags(without_seed), "--user-dir", os.path.abspath(plugin))
-    placement = UNCHECKED_PLACEMENT if request.outline else check_training(checked)
+    placement = "" if request.outline else check_training(checked)  # an outline shows none
 
     raw = raw_folder(request.raw, experiment)
-    data, preparation = prepared_data(
-        work, experiment, subword, SEED, raw, pretrained, trained["task"]
-    )
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
-    spec = RunSpec(
-        experiment="_".join(filter(None, parts)),
-        arm=Arm(norm, placement, changed),
-        seed=SEED,
-        metric=metric.name,
-        settings={**trained, "common": {**trained["common"], **base_logging}},
-        logging=logging,
-        subword=subword,
-        preparation=preparation,
-        data=data,
-        work=work,
-        results=request.results or work / "results",
-        user_dir=user_dir,
-        sources=sources_in_use(user_dir, training),
-        pretrained=pretrained,
-        overrides=(),
-        fold=request.fold_norms,
-        srun=request.srun,
-        tensorboard=request.tensorboard,
-    )
-    return experiment, spec
+    sources = sources_in_use(user_dir, training)
+
+    def run(seed: int, overrides: Sequence[str]) -> RunSpec:
+        data, preparation = prepared_data(
+            work, experiment, subword, seed, raw, pretrained, trained["task"]
+        )
+        return RunSpec(
+            experiment="_".join(filter(None, parts)),
+            arm=Arm(norm, placement, changed),
+            seed=seed,
+            metric=metric.name,
+            settings={**trained, "common": {**trained["common"], **base_logging, "seed": seed}},
+            logging=logging,
+            subword=subword,
+            preparation=preparation,
+            data=data,
+            work=work,
+            results=request.results or work / "results",
+            user_dir=user_dir,
+            sources=sources,
+            pretrained=pretrained,
+            overrides=tuple(overrides),
+            fold=request.fold_norms,
+            srun=request.srun,
+            tensorboard=request.tensorboard,
+        )
+
+    return run
 
 
 def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -1,10 +1,7 @@
 """The hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
 
 ``fairseq-hydra-train`` reads these files itself. For ``fairseq-train`` and ``fairseq-generate``,
-``norm-plugin fairseq-flags`` prints the flags, one per line:
-
-    mapfile -t flags < <(norm-plugin fairseq-flags iwslt14_de_en norm=powernorm)
-    fairseq-train DATA "${flags[@]}"
+``norm-plugin fairseq-flags`` prints the flags.
 """
 
 from __future__ import annotations

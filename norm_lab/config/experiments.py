@@ -31,7 +31,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from norm_lab.config.options import absolute_path
 from norm_lab.config.studies import dataclass_of, read_yaml
 from norm_lab.paths import CONFIGS
 from norm_lab.run.record import Preparation, Value
@@ -253,5 +252,5 @@ def raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
     corpora = os.environ.get("NORM_DATA_DIR")
     corpus = Path(experiment.corpus).stem.replace("_", "-")
     name = experiment.raw or corpus
-    folder = absolute_path(corpora) / name if corpora else None
+    folder = Path(corpora).absolute() / name if corpora else None
     return folder if folder is not None and folder.is_dir() else None

@@ -7,15 +7,15 @@ its dataclasses their groups.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_lab.config.fairseq_keys import keys_of_groups
-from norm_lab.run.flags import NAME_FLAGS, Configuration, training_flags
+from norm_lab.run.flags import NAME_FLAGS, Configuration, keys_of_groups, training_flags
 from norm_plugin.declarations.flags import flag_of
 from norm_plugin.io.command_line import CommandError
 
@@ -75,25 +75,37 @@ def check_given_once(settings: Configuration, overrides: Sequence[str]) -> None:
 
 def _parse(flags: Sequence[str], config: Configuration) -> dict[str, Any]:
     """Return the values of the flags, by fairseq's keys."""
-    from fairseq import options
-
-    import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
+    from fairseq.options import parse_args_and_arch
 
     # a user dir is imported already, and fairseq would look for a relative one in the folder
     without_dir = {**config, "common": {**config.get("common", {}), "user_dir": None}}
-    parser = options.get_training_parser()
-    parser.error = refuse
-    try:
+    with training_parser() as parser:
         # adds the flags of the task, the model and so on
-        options.parse_args_and_arch(parser, ["DATA", *training_flags(without_dir), *flags])
+        parse_args_and_arch(parser, ["DATA", *training_flags(without_dir), *flags])
         for action in parser._actions:
             action.default, action.required = argparse.SUPPRESS, False
         parser._defaults.clear()
         given = vars(parser.parse_args(["DATA", *flags]))
-    except (HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
-        raise CommandError(" ".join(str(error).split())) from error
     del given["data"]
     return given
+
+
+@contextmanager
+def training_parser() -> Iterator[argparse.ArgumentParser]:
+    """Yield fairseq's parser of ``fairseq-train``; what fails in the block is a CommandError."""
+    from fairseq.options import get_training_parser
+
+    import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
+
+    def refuse(message: str) -> NoReturn:
+        raise CommandError(f"fairseq-train: {message}")
+
+    parser: argparse.ArgumentParser = get_training_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    try:
+        yield parser
+    except (ImportError, HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
+        raise CommandError(" ".join(str(error).split())) from error
 
 
 def _group_and_name(key: str, config: Configuration) -> tuple[str, str]:
@@ -115,8 +127,3 @@ def _group_and_name(key: str, config: Configuration) -> tuple[str, str]:
         if component is not None and key in {field.name for field in fields(component)}:
             return group, key
     return "model", key
-
-
-def refuse(message: str) -> NoReturn:
-    """Raise CommandError with a message of fairseq's parser."""
-    raise CommandError(f"fairseq-train: {message}")

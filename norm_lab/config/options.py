@@ -7,7 +7,6 @@ environment exists.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -184,7 +183,7 @@ def sweep_parser(verb: str = "sweep") -> RunParser:
     text = "threads per run (default: the cores divided by the jobs)"
     add("--threads", type=at_least(1), metavar="N", help=text)
     text = "local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)"
-    add("--launcher", choices=(LOCAL, SLURM), help=text)
+    add("--launcher", choices=(LOCAL, SLURM), default=LOCAL, help=text)
     add("--status", action="store_true", help="print the status of the runs")
     if verb in ("sweep", "status"):
         text = "use the values that `norm-plugin tune` has selected for each arm of a study"
@@ -294,13 +293,8 @@ def request_of(args: argparse.Namespace) -> Request:
     names = [each.name for each in fields(Request) if each.name in args]
     given = {name: getattr(args, name) for name in names}
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
-        given[name] = None if given[name] is None else absolute_path(given[name])
+        given[name] = None if given[name] is None else Path(given[name]).absolute()
     return Request(**given)
-
-
-def absolute_path(path: str) -> Path:
-    """Return an absolute path, without resolving links."""
-    return Path(os.getcwd(), path)
 
 
 def description_file(name: str) -> Path | None:
@@ -325,14 +319,11 @@ def _experiment(verb: str) -> str:
 
 
 def _parser(verb: str, description: str) -> RunParser:
-    """Return a parser with the options that all commands share, and defaults for the others."""
+    """Return a parser with the options that all commands share."""
     parser = RunParser(
         prog=f"norm-plugin {verb}",
         usage=f"norm-plugin {verb} {_experiment(verb)} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
         description=description,
-    )
-    parser.set_defaults(
-        grid=False, status=False, launcher="local", gpus="auto", scale_batch_size=False, srun=False
     )
     add = parser.add_argument_group("where and how").add_argument
     add("--user-dir", metavar="DIR", help="a fairseq --user-dir with norms of your own")
@@ -371,7 +362,7 @@ def _add_several_gpus(parser: Parser) -> None:
     add = parser.add_argument_group("on several GPUs").add_argument
     text = "GPUs to train on (default: one, or the CPU if there is none); the batch size per "
     text += "update does not change, so N must divide it"
-    add("--gpus", metavar="N", help=text)
+    add("--gpus", default=AUTO, metavar="N", help=text)
     text = "multiply the batch size by the number of GPUs, instead of dividing update_freq"
     add("--scale-batch-size", action="store_true", help=text)
     text = "in a Slurm job, train by srun: scripts/slurm/train.sh"

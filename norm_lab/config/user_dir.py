@@ -39,11 +39,10 @@ def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
         new = {*_imports(tree, waiting.pop(), folder), *_defining(words, folder)}
         waiting += new - used
         used |= new
-    return {str(path.relative_to(folder.parent)): _digest(path) for path in sorted(used)}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+    return {
+        str(path.relative_to(folder.parent)): hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+        for path in sorted(used)
+    }
 
 
 def _defining(names: Iterable[str], folder: Path) -> set[Path]:

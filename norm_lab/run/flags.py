@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from norm_plugin.declarations.flags import flag_of
@@ -35,6 +39,29 @@ KEPT = {"keep_interval_updates": "--last-updates", "keep_last_epochs": "--last-e
 GENERATION = "generation"
 EVALUATION = ("eval_lm", "common_eval")
 """fairseq's groups of settings for fairseq-generate, and for fairseq-eval-lm."""
+
+
+@cache
+def keys_of_groups() -> dict[str, set[str]]:
+    """Return the keys of each group that is the same for all trainings, such as ``optimization``.
+
+    Those of the model, the task and other components are their own. The keys are read from
+    fairseq's source, as its import takes seconds.
+    """
+    spec = find_spec("fairseq")
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).with_name("dataclass") / "configs.py"
+    classes = [each for each in ast.parse(source.read_bytes()).body if type(each) is ast.ClassDef]
+    fields = {
+        cls.name: {
+            ast.unparse(node.target): ast.unparse(node.annotation)
+            for node in cls.body
+            if isinstance(node, ast.AnnAssign)
+        }
+        for cls in classes
+    }
+    groups = fields["FairseqConfig"].items()
+    return {group: set(fields[kind]) for group, kind in groups if kind in fields}
 
 
 def training_flags(config: Configuration) -> list[str]:

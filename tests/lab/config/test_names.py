@@ -12,10 +12,10 @@ import pytest
 from fairseq.dataclass.configs import FairseqConfig
 
 from norm_lab.config import configuration, experiments
-from norm_lab.config.fairseq_keys import keys_of_groups
 from norm_lab.config.names import check_is_study, check_names
 from norm_lab.config.options import Request, overrides_by_key
 from norm_lab.paths import CONFIGS
+from norm_lab.run.flags import keys_of_groups
 from norm_plugin.io.command_line import CommandError, UsageError
 
 WRONG = [

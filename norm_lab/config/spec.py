@@ -108,18 +108,19 @@ class RunSpec:
         return "-folded" if self.fold else ""
 
     @property
+    def evaluated_label(self) -> str:
+        """The name of the arm in results: the label, and whether norms are folded."""
+        return f"{self.label}{self.folded_suffix}"
+
+    @property
     def result(self) -> Path:
         """The file of its result, or of its failure."""
-        return (
-            self.results
-            / self.experiment
-            / result_name(f"{self.label}{self.folded_suffix}", self.seed)
-        )
+        return self.results / self.experiment / result_name(self.evaluated_label, self.seed)
 
     @property
     def name(self) -> str:
         """The name for messages: ``multi30k_cpu powernorm, seed 1``."""
-        return f"{self.experiment} {self.label}{self.folded_suffix}, seed {self.seed}"
+        return f"{self.experiment} {self.evaluated_label}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec in types that JSON has."""

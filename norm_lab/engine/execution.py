@@ -51,7 +51,6 @@ from norm_plugin.io.files import make_folder, read_json, write_json, write_text
 
 STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
-SRUN = ("srun", "--kill-on-bad-exit=1")
 
 
 def execute(spec: RunSpec, retry: bool = False) -> None:
@@ -70,7 +69,9 @@ def execute(spec: RunSpec, retry: bool = False) -> None:
     make_folder(spec.result.parent, "--results")
     display = ProgressDisplay(spec.name)
     with hold_lock(spec.folder) as lock:
-        remove_leftovers(spec)
+        of_result = spec.result.parent.glob(f"{spec.result.stem}.*.tmp")
+        for path in (*spec.folder.glob("*.tmp"), *of_result):  # of a killed execution of this run
+            path.unlink()
         execution = Execution(spec, display, lock, retry)
         try:
             execution.run()
@@ -159,8 +160,8 @@ class Execution:
         if not self.is_done(finish):
             self.finish(finish)
         self.write(Status(DONE, finish.name, 1.0, 0.0))
-        result = json.loads(self.spec.result.read_text(encoding="utf-8"))
-        for line in score_lines(result["scores"], find_metric(self.spec.metric).digits):
+        scores = read_json(self.spec.result)["scores"]
+        for line in score_lines(scores, find_metric(self.spec.metric).digits):
             self.display.say(line)
         self.display.say(f"result: {self.spec.result}")
 
@@ -195,9 +196,7 @@ class Execution:
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
             repair = (*PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
             self.command("train", repair, Meter())
-        launch = SRUN if self.spec.srun else ()
-        meter = TrainingMeter(self.spec.settings)
-        memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
+        memory = self.command("train", stage.command, TrainingMeter(self.spec.settings))
         if self.spec.srun:
             memory = 0  # it is that of srun itself
         if not has_content(stage.product):
@@ -211,7 +210,7 @@ class Execution:
         self.records[stage.name] = Record(stage.key)
         meter = StepMeter(self.begin)
         self.write(Status(RUNNING, stage.name))  # with the peak memory, which the result has
-        self.command(stage.name, (*PYTHON, *stage.command), meter)
+        self.command(stage.name, stage.command, meter)
         self.records[stage.name] = Record(stage.key, done=True)
 
     def command(self, stage: str, command: Sequence[str], meter: Meter) -> int:
@@ -272,13 +271,6 @@ class Execution:
         write_status(self.spec.folder, replace(status, seconds=seconds, stages=self.records))
 
 
-def remove_leftovers(spec: RunSpec) -> None:
-    """Remove temporary files of a killed execution of the same run."""
-    of_result = spec.result.parent.glob(f"{spec.result.stem}.*.tmp")
-    for path in (*spec.folder.glob("*.tmp"), *of_result):
-        path.unlink()
-
-
 def print_commands(spec: RunSpec) -> None:
     """Print the commands of the stages that are not finished, for a shell."""
     print(shlex.join(["cd", str(ROOT)]))
@@ -292,6 +284,4 @@ def print_commands(spec: RunSpec) -> None:
         if is_done(stage, records):
             print(f"# {spec.name}: {stage.name} was done before")
             continue
-        launch = SRUN if spec.srun and stage.name == "train" else ()
-        print(f"# {spec.name}: {stage.name}")
-        print(shlex.join([*launch, *PYTHON, *stage.command]))
+        print(f"# {spec.name}: {stage.name}\n{shlex.join(stage.command)}")

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from norm_lab.config.spec import RunSpec
 from norm_lab.engine.process import CommandFailedError
-from norm_lab.engine.state import (
-    DIVERGED,
-    FAILED,
-    Status,
-    utc_date,
-)
+from norm_lab.engine.state import DIVERGED, FAILED, Status, utc_date
 from norm_lab.engine.training_log import curves_of_log
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_json
@@ -39,23 +34,16 @@ class RunFailedError(CommandError):
 
 def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError:
     """Return the error of a stage, with the reason found in the last lines of its output."""
-    reason = divergence(failed.tail)
-    if reason is not None:
-        return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
+    for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
+        for match in filter(None, map(pattern.search, failed.tail)):
+            said = match["reason"].strip()
+            reason = f"the loss is {said}" if pattern is NAN_LOSS else said
+            return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
     errors = [line for line in failed.tail if ERROR.match(line)]
     reason = failed.reason
     if errors and not reason.startswith("killed"):
         reason = errors[-1].removeprefix("error: ")
     return RunFailedError(stage, reason, log, failed.tail)
-
-
-def divergence(lines: Sequence[str]) -> str | None:
-    """Return why a training diverged, according to its output, or None."""
-    for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
-        for match in filter(None, map(pattern.search, lines)):
-            reason = match["reason"].strip()
-            return f"the loss is {reason}" if pattern is NAN_LOSS else reason
-    return None
 
 
 def has_result(spec: RunSpec) -> bool:
@@ -76,7 +64,7 @@ def write_failure(spec: RunSpec, status: Status) -> None:
     record = {
         "run": spec.identity(),
         "experiment": spec.experiment,
-        "norm": f"{spec.label}{spec.folded_suffix}",
+        "norm": spec.evaluated_label,
         "seed": spec.seed,
         "differs": spec.arm.changes,
         "state": status.state,

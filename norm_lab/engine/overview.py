@@ -36,7 +36,7 @@ NOT_CHECKED = (
 def outline(request: Request, specs: Sequence[RunSpec]) -> str:
     """Return in a few lines what a command would do."""
     left = sum(state_of(spec).state not in skipped_states(request) for spec in specs)
-    names = [f"  {spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
+    names = [f"  {spec.evaluated_label}, seed {spec.seed}" for spec in specs]
     more = [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
     lines = [
         f"{specs[0].experiment}: {len(specs)} run{'s' if len(specs) > 1 else ''}, {left} to do; "
@@ -85,7 +85,7 @@ def running_lines(specs: Sequence[RunSpec], states: Sequence[Status]) -> list[st
 
 def lines_of_runs(specs: Sequence[RunSpec], states: Sequence[Status]) -> list[str]:
     """Return the name and the status of each run, and the score of a finished one."""
-    names = [f"{spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
+    names = [f"{spec.evaluated_label}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
     return [
         f"{name:<{width}}  {_line(state)}{_score(spec) if state.state == DONE else ''}"

@@ -123,7 +123,6 @@ class ProgressDisplay:
             speed_estimate_period=math.inf,
             transient=True,
         )
-        self.share_shown, self.last_shown, self.begun = 0.0, 0.0, 0.0
 
     def begin(self, stage: str) -> None:
         """Show that a stage begins."""

@@ -22,6 +22,7 @@ from norm_lab.run.flags import averaging_flags, training_flags
 PREPARE, TRAIN = "prepare", "train"
 """The stage that prepares the data, which several runs share, and that of the training."""
 PLUGIN = ("-m", "norm_plugin")
+SRUN = ("srun", "--kill-on-bad-exit=1")
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Stage:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The arguments of Python, in the root of the checkout; looking for GPUs imports torch."""
+        """The command, in the root of the checkout; looking for GPUs imports torch."""
         if self.name == TRAIN:
-            return _training(self.spec)
-        return (*PLUGIN, "finish", str(self.spec.folder))
+            return (*(SRUN if self.spec.srun else ()), *PYTHON, *_training(self.spec))
+        return (*PYTHON, *PLUGIN, "finish", str(self.spec.folder))
 
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ def evaluation_flags(spec: RunSpec) -> list[str]:
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:
-    """Return the command of the training; flags in ``unkeyed`` (logging) do not identify it."""
+    """Return the arguments of Python; flags in ``unkeyed`` (logging) do not identify a training."""
     unkeyed, module = [], "fairseq_cli.train"
     if spec.tensorboard:
         unkeyed += ["--tensorboard-logdir", str(spec.folder / "tensorboard")]

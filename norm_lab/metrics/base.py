@@ -141,10 +141,7 @@ def name_of_split(data: Path, split: str) -> str:
     """
     texts = sorted((data / "tok").glob(f"{split}.*"))
     valid = [text.with_name(f"valid{text.name.removeprefix(split)}") for text in texts]
-    if split != "valid" and texts and all(map(_same_text, texts, valid)):
+    same = (b.is_file() and filecmp.cmp(a, b, shallow=False) for a, b in zip(texts, valid))
+    if split != "valid" and texts and all(same):
         return f"validation text, as the corpus has no {split}"
     return split
-
-
-def _same_text(text: Path, other: Path) -> bool:
-    return other.is_file() and filecmp.cmp(text, other, shallow=False)

@@ -66,7 +66,7 @@ def collect_result(spec: RunSpec, evaluation: Any) -> Result:
         "schema": SCHEMA,
         "run": plain(spec.identity()),
         "experiment": spec.experiment,
-        "norm": f"{spec.label}{spec.folded_suffix}",
+        "norm": spec.evaluated_label,
         "differs": spec.arm.changes,
         "sources": spec.sources,
         "seed": spec.seed,

@@ -21,6 +21,7 @@ MAX_LENGTH = 120  # a file name may have 255 characters, and that of the arm is 
 SHORTER = {"distributed_world_size": "workers"}
 """Shorter names of settings."""
 UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
+"""The characters that file names should not have."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def common_changes(arms: Iterable[Changes]) -> dict[str, Value]:
 
 def parts_of_name(changes: Changes) -> list[str]:
     """Return changes as parts of a name; those that are shown by their value come first."""
-    return [_file_safe(text) for text in _texts(changes)]
+    return [UNUSUAL.sub("-", text).strip("-") for text in _texts(changes)]
 
 
 def _texts(changes: Changes) -> list[str]:
@@ -119,8 +120,3 @@ def _text(key: str, value: Value) -> str:
 def _short_key(key: str) -> str:
     name = key.rpartition(".")[2]
     return SHORTER.get(name, name).replace("_", "-").removeprefix("norm-")
-
-
-def _file_safe(part: str) -> str:
-    """Return a part of a name without the characters that file names should not have."""
-    return UNUSUAL.sub("-", part).strip("-")

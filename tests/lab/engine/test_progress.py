@@ -149,9 +149,7 @@ def test_a_stage_without_a_count_has_no_share():
 
 
 def test_a_terminal_shows_a_line_for_each_running_run_of_a_grid():
-    specs = [
-        SimpleNamespace(label=norm, folded_suffix="", seed=1) for norm in ("none", "dyt", "adanorm")
-    ]
+    specs = [SimpleNamespace(evaluated_label=norm, seed=1) for norm in ("none", "dyt", "adanorm")]
     states = [Status(WAITING), Status(RUNNING, "train", share=0.4, left=720), Status(RUNNING)]
     assert running_lines(specs, states) == [
         "dyt, seed 1      running: train 40 %, 12 min left",
@@ -173,7 +171,7 @@ def test_a_file_gets_a_line_for_each_running_run_from_time_to_time(monkeypatch):
     monkeypatch.setattr(grid, "POLL_SECONDS", 0)
     monkeypatch.setattr(grid, "LINE_SECONDS", 0)
     monkeypatch.setattr(grid, "state_of", lambda spec: Status(RUNNING, "train", share=0.4))
-    spec = SimpleNamespace(label="none", folded_suffix="", seed=1)
+    spec = SimpleNamespace(evaluated_label="none", seed=1)
     with grid.show_progress([spec], jobs=1, left=[]):
         assert written.wait(timeout=60)
 

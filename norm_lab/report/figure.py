@@ -25,6 +25,8 @@ INK = "#010203"
 """Placeholder for the text color of the page."""
 INK_ON_PAPER = "#777777"
 """The text color of SVG files: visible on black and on white."""
+DECIMALS = re.compile(r"(?<=\d\.\d\d)\d+")
+"""What follows the second decimal of a number."""
 HOVER = "title:"
 """The prefix of the ``gid`` of an artist whose rest is shown when the pointer is over it."""
 WIDTH = 6.4
@@ -87,9 +89,11 @@ class Figure:
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
         text = re.sub(rf'<g id="{HOVER}([^"]*)">', r"<g><title>\1</title>", text)
-        text = re.sub(r'\b[dxy]="[^"]*"', _shortened, text)
+        # coordinates in hundredths of a point, for smaller files
+        text = re.sub(r'\b[dxy]="[^"]*"', lambda found: DECIMALS.sub("", found[0]), text)
         text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
-        text = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, text, count=1)
+        size = r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg '
+        text = re.sub(size, r'<svg role="img" width="100%" \1', text, count=1)
         return text.replace(INK, "currentColor")
 
     @property
@@ -191,15 +195,6 @@ def _legend_columns(names: Sequence[str]) -> int:
     return max(1, min(3, int(WIDTH * 72 / widest)))
 
 
-def _shortened(match: re.Match[str]) -> str:
-    """Return a coordinate rounded to a hundredth of a point, for smaller files."""
-    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
-
-
-def _scaled(match: re.Match[str]) -> str:
-    return f'<svg role="img" width="100%" {match.group(1) or ""}'
-
-
 def outliers(sizes: Mapping[str, float]) -> list[str]:
     """Return the arms that need their own scale, because they would flatten the others.
 
@@ -222,11 +217,9 @@ SECTIONS = ("verdicts", "training", "speed", "statistics")
 
 
 def figure(name: str, section: str) -> Callable[[Registered], Registered]:
-    """Decorator that adds a figure to a section of the report."""
+    """Decorator that adds a figure to one of the :data:`SECTIONS`."""
 
     def register(drawing: Registered) -> Registered:
-        if section not in SECTIONS:
-            raise ValueError(f"section is {section!r}; choose from {', '.join(SECTIONS)}")
         FIGURES[name] = (section, drawing)
         return drawing
 

@@ -16,11 +16,8 @@ import pandas as pd
 from norm_lab.report import forest  # noqa: F401  registers its figures
 from norm_lab.report.curves import BAND, Panel, curves_in_panels, interval_of_means, panels
 from norm_lab.report.figure import (
-    FIGURES,
     INK,
-    SECTIONS,
     Figure,
-    Registered,
     figure,
     legend_below,
     legend_height,
@@ -34,11 +31,6 @@ from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import describe
 from norm_lab.study.study import Study
 from norm_lab.study.tuning import Tuned
-
-
-def figures_of_page() -> dict[str, tuple[str, Registered]]:
-    """Return the section and the function of each figure by its name, in the order of the page."""
-    return dict(sorted(FIGURES.items(), key=lambda figure: SECTIONS.index(figure[1][0])))
 
 
 @figure("speed", "speed")

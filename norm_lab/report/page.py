@@ -17,12 +17,9 @@ import logging
 import re
 import secrets
 import shlex
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from norm_lab.config.studies import (
     STUDY_FILE,
@@ -33,8 +30,8 @@ from norm_lab.config.studies import (
     study_path,
     tuned_path,
 )
-from norm_lab.report.figure import Figure, figure_files, write_files
-from norm_lab.report.figures import figures_of_page, sensitivity_figure
+from norm_lab.report.figure import FIGURES, SECTIONS, Figure, figure_files, write_files
+from norm_lab.report.figures import sensitivity_figure
 from norm_lab.report.latex import document, latex_table
 from norm_lab.report.parsers import LATEX, report_parser
 from norm_lab.report.records import record_of
@@ -52,11 +49,7 @@ from norm_lab.results.provenance import git_state, short_commit
 from norm_lab.study.comparable import KERNELS_FOUND
 from norm_lab.study.reproduction import conditions, equal_scores
 from norm_lab.study.study import Study, read_study
-from norm_lab.study.tuning import (
-    Tuned,
-    read_tuned,
-    select_best_per_arm,
-)
+from norm_lab.study.tuning import Tuned, read_tuned, select_best_per_arm
 from norm_plugin.io.command_line import CommandError, UsageError, did_you_mean
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -91,8 +84,8 @@ def content_of(
     """
     runs, metric = study.runs, study.metric
     counts = runs["arm"].value_counts()
-    figures: dict[str, list[Figure]] = defaultdict(list)
-    for section, drawing in figures_of_page().values():
+    figures: dict[str, list[Figure]] = {section: [] for section in SECTIONS}
+    for section, drawing in FIGURES.values():
         hidden = study.is_smoke and section == "verdicts"
         drawn = None if hidden else drawing(study)
         figures[section] += [] if drawn is None else [drawn]
@@ -116,7 +109,7 @@ def content_of(
         "experiments": distinct(runs["experiment"]),
         "labels": merged(distinct(runs[f"scores.{metric.headline}.label"])),
         "conclusions": [] if study.is_smoke else conclusions(study),
-        "tests": "" if study.is_smoke else _tests(study),
+        "tests": "" if study.is_smoke else test_note(study.comparisons.all, one_table=False),
         "unequal": counts.nunique() > 1,
         "one_seed": counts.min() == 1,
         "tables": tables_of(
@@ -131,12 +124,6 @@ def content_of(
         "scored": distinct(study.commits),
         "figures": figures,
     }
-
-
-def _tests(study: Study) -> str:
-    """Return the note on all tests of a page."""
-    tables = study.comparisons.declared, study.comparisons.every
-    return test_note(pd.concat([each for each in tables if len(each)]), one_table=False)
 
 
 def merged(texts: Sequence[str]) -> str:
@@ -164,8 +151,6 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
         **blocks,
     )
-    content = {**content, "command": Markup(content["command"])}
-    drawn = {**content, "command": content["figure_command"]}
     inserted: list[tuple[str, str]] = []  # in HTML and in Markdown
     token = secrets.token_hex(8)  # no name can contain it
 
@@ -182,9 +167,9 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         return insert(in_html, table_markdown(each))
 
     def figure(each: Figure) -> Markup:
-        in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
-        fenced = {**drawn, "command": Markup(drawn["command"])}
-        return insert(in_html, text.get_template("figure.md.jinja").render(fenced, figure=each))
+        in_html = html.get_template("figure.html.jinja").render(content, figure=each)
+        short, title = escaped(each.title.partition(". ")[0]), escaped(each.title)
+        return insert(in_html, f"![{short}]({each.name}.svg)\n\n{title}")
 
     def drawings(section: str) -> Markup:
         """Return the figures of a section, a paragraph each, and their notes."""
@@ -274,9 +259,8 @@ def is_published(folders: Sequence[Path]) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command ``report``."""
     args = report_parser().parse_args(argv)
-    if args.figure not in (None, *figures_of_page()):
-        known = did_you_mean(args.figure, figures_of_page())
-        raise UsageError(f"there is no figure {args.figure}; {known}")
+    if args.figure not in (None, *FIGURES):
+        raise UsageError(f"there is no figure {args.figure}; {did_you_mean(args.figure, FIGURES)}")
     if args.data is not None and not args.data.is_dir():
         raise CommandError(f"--data is {args.data}, which is not a folder")
     folders = [results_folder(name) for name in args.folders]
@@ -310,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             [file.path.parent], args.baseline, labels, file, declared_labels=True
         )
     if args.figure is not None:
-        drawn = figures_of_page()[args.figure][1](study)
+        drawn = FIGURES[args.figure][1](study)
         if drawn is None:
             raise CommandError(f"these results have no data for the figure {args.figure}")
         own = figure_files([drawn])

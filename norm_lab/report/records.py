@@ -1,11 +1,5 @@
 """Read the statistics over training that ``--norm-record`` has written, as tables.
 
-    norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
-    norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
-    norm-plugin records work/results/toy/powernorm-seed1.json
-
-The first form describes the file. The second prints the data of a figure as CSV, one row per update
-and site. The third reads the statistics in a result, with three digits, also in a published folder.
 ``norm_plugin/models/recording/measures.py`` defines the values.
 """
 
@@ -119,23 +113,19 @@ class Recorded:
     """The recorded values of a figure.
 
     Attributes:
+        title: the start of a caption.
         part: the part of a record, SITES or LAYERS.
         stack: the stack that is drawn; empty for both.
         by_channel: whether the values are quantiles over channels.
         source: the figure of a paper with the same values, of another model.
     """
 
-    text: str
+    title: str
     part: str
     names: tuple[str, ...]
     stack: str = ""
     by_channel: bool = False
     source: str = ""
-
-    @property
-    def title(self) -> str:
-        """The start of a caption."""
-        return f"{self.text[0].upper()}{self.text[1:]}"
 
     @property
     def values(self) -> list[str]:
@@ -147,28 +137,28 @@ class Recorded:
 
 RECORDED: dict[str, Recorded] = {
     "powernorm-2": Recorded(
-        "distance of batch and running mean and variance",
+        "Distance of batch and running mean and variance",
         SITES,
         ("distance_mean", "distance_variance"),
         "encoder",
         source="the PowerNorm paper, Figure 2",
     ),
     "powernorm-3": Recorded(
-        "gradient parts of mean and variance",
+        "Gradient parts of mean and variance",
         SITES,
         ("g_mu", "g_sigma2"),
         "encoder",
         source="the PowerNorm paper, Figure 3",
     ),
     "powernorm-4": Recorded(
-        "variance against quadratic mean: distances, and gradient parts",
+        "Variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
         "encoder",
         source="the PowerNorm paper, Figure 4",
     ),
     "powernorm-7": Recorded(
-        "gamma / psi_B over the channels",
+        "Gamma / psi_B over the channels",
         SITES,
         ("gamma_over_psi",),
         "encoder",
@@ -176,7 +166,7 @@ RECORDED: dict[str, Recorded] = {
         source="the PowerNorm paper, Figure 7",
     ),
     "layers": Recorded(
-        "hidden states and gradients by layer",
+        "Hidden states and gradients by layer",
         LAYERS,
         ("hidden_rms", "hidden_gradient_norm", "fc2.weight_gradient_norm"),
     ),

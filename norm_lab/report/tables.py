@@ -24,15 +24,10 @@ from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import EQUIVALENCE_BY, describe_arms, split_ratio
 from norm_lab.study.power import resolution
 from norm_lab.study.reproduction import reproduced
-from norm_lab.study.significance import Verdict
+from norm_lab.study.significance import OVERLAPPING, Verdict
 from norm_lab.study.study import Study
 from norm_lab.study.translations import compare_translations, read_references
-from norm_lab.study.tuning import (
-    OUTCOME,
-    Tuned,
-    chosen_table,
-    learning_rate_sensitivity,
-)
+from norm_lab.study.tuning import OUTCOME, Tuned, chosen_table, learning_rate_sensitivity
 from norm_lab.study.windows import compare_over_text
 
 NO_RESULT = "no run has a result"
@@ -82,10 +77,11 @@ def tables_of(
         note: str = "",
         outcome: str = SCORE,
         tests: str = "",
+        signed: bool = True,
     ) -> None:
         if len(data):
             names = {side: data[side].map(study.shown) for side in SIDES if side in data}
-            text = formatted(data.assign(**names), metric, outcome)
+            text = formatted(data.assign(**names), metric, outcome, signed)
             made[name] = Table(name, caption, text, note, tests)
 
     if not study.is_smoke:
@@ -143,14 +139,7 @@ def _add_comparisons(
         is_arm = beside["baseline"] == ""
         add("beside", "Each comparison, in both studies.", beside[~is_arm])
         arms = beside[is_arm].drop(columns=["baseline", "outcome"])
-        means = {
-            name: name.replace(side, f"{side}_mean")
-            for side in ("published", "own")
-            for name in (side, f"{side}_low", f"{side}_high")
-        }
-        add(
-            "beside-arms", f"Each arm, in both studies: {metric.title}.", arms.rename(columns=means)
-        )
+        add("beside-arms", f"Each arm, in both studies: {metric.title}.", arms, signed=False)
     comparisons = study.comparisons.every
     for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
         title = outcome_title(str(outcome), metric)
@@ -195,10 +184,7 @@ def _add_comparisons(
 
 def comparisons_csv(study: Study) -> str:
     """Return all comparisons as CSV, the declared ones first."""
-    both = [study.comparisons.declared, study.comparisons.every]
-    table = pd.concat([table for table in both if len(table)]).drop_duplicates(
-        ["arm", "baseline", "outcome"]
-    )
+    table = study.comparisons.all.drop_duplicates(["arm", "baseline", "outcome"])
     table["by_seed"] = table["by_seed"].map(lambda values: " ".join(map("{:.10g}".format, values)))
     table = table.assign(**{side: table[side].map(study.shown) for side in SIDES})
     return str(table.to_csv(index=False, float_format="%.10g"))
@@ -266,16 +252,13 @@ def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
     )
 
 
-TESTS = {
+IN_WORDS = {
+    EQUIVALENCE_BY: "two one-sided tests of equivalence within the margin, by ",
     "paired t": "Student's t test of the differences by seed",
-    "paired t, overlapping splits": "Student's t test of the differences by seed, with the "
-    "variance that overlapping random splits need (Nadeau and Bengio 2003)",
     "Welch": "Welch's t test of independent samples",
-    "Welch, overlapping splits": "Welch's t test of independent samples, with the variance that "
-    "overlapping random splits need (Nadeau and Bengio 2003)",
+    OVERLAPPING: ", with the variance that overlapping random splits need (Nadeau and Bengio 2003)",
 }
-"""The descriptions of the tests."""
-EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "
+"""The descriptions of the parts of the name of a test."""
 
 
 def test_note(comparisons: pd.DataFrame, one_table: bool = True) -> str:
@@ -283,10 +266,10 @@ def test_note(comparisons: pd.DataFrame, one_table: bool = True) -> str:
     tested = comparisons[comparisons["p"].notna()]
     if tested.empty:
         return ""
-    names = []
-    for test in tested["test"].unique():
-        words = TESTS[test.removeprefix(EQUIVALENCE_BY)]
-        names.append(EQUIVALENCE_IN_WORDS + words if test.startswith(EQUIVALENCE_BY) else words)
+    names = [
+        "".join(words for part, words in IN_WORDS.items() if part in test)
+        for test in tested["test"].unique()
+    ]
     differs = tested["verdict"].isin([Verdict.BETTER, Verdict.WORSE])
     beyond = ""
     if (tested["margin"].notna() & differs).any():

@@ -67,10 +67,6 @@ COLUMNS = {
     "published_low": Column("its 95 % interval", SIGNED, end="published_high"),
     "own": Column("yours", SIGNED),
     "own_low": Column("95 % interval of yours", SIGNED, end="own_high"),
-    "published_mean": Column("published", UNITS),
-    "published_mean_low": Column("its 95 % interval", UNITS, end="published_mean_high"),
-    "own_mean": Column("yours", UNITS),
-    "own_mean_low": Column("95 % interval of yours", UNITS, end="own_mean_high"),
     "n_published": Column("n, published"),
     "n_own": Column("n, yours"),
     "agreement": Column("verdict"),
@@ -94,11 +90,14 @@ LEFT = {
 """The titles of columns of text; the others are aligned to the right."""
 
 
-def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
+def formatted(
+    table: pd.DataFrame, metric: Metric, outcome: str = SCORE, signed: bool = True
+) -> pd.DataFrame:
     """Return a table as text, with the titles of its columns.
 
     Args:
         outcome: the outcome of all rows, for a table without a column ``outcome``.
+        signed: whether the columns of the form SIGNED are differences, not means.
     """
     outcomes = table.get("outcome", pd.Series(outcome, table.index))
     shown: dict[str, list[str]] = {}
@@ -109,7 +108,7 @@ def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.D
         else:
             ends = [table[end] for end in (name, column.end) if end]
             shown[column.title] = [
-                _joined([_cell(value, column, of_row, metric) for value in values])
+                _joined([_cell(value, column, of_row, metric, signed) for value in values])
                 for of_row, *values in zip(outcomes, *ends)
             ]
     return pd.DataFrame(shown)
@@ -119,7 +118,7 @@ def _joined(ends: Sequence[str]) -> str:
     return NOTHING if NOTHING in ends else " to ".join(ends)
 
 
-def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
+def _cell(value: Any, column: Column, outcome: str, metric: Metric, signed: bool) -> str:
     """Return the text of a value; an integer has no decimal point, even if pandas made it float."""
     if isinstance(value, str):
         return str(value) or column.missing
@@ -128,7 +127,7 @@ def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
     if column.form == P:
         return p_text(value)
     if column.form in (UNITS, SIGNED):
-        sign = "+" if column.form == SIGNED else ""
+        sign = "+" if signed and column.form == SIGNED else ""
         if outcome in (*LOSSES, *metric.losses):
             return f"{value:{sign}.{LOSS_DIGITS}f}"
         return metric.text(value, sign)

@@ -94,6 +94,11 @@ class Comparisons:
         losses = [loss for loss in LOSSES if self.runs[loss].notna().any()]
         return pd.concat([self.of(outcome) for outcome in (SCORE, *losses)], ignore_index=True)
 
+    @cached_property
+    def all(self) -> pd.DataFrame:
+        """The declared comparisons, followed by :attr:`every`."""
+        return pd.concat([table for table in (self.declared, self.every) if len(table)])
+
 
 def compare_arms(
     runs: pd.DataFrame,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pandas as pd
 from norm_lab.results.folder import (
     ARM,
     RUN_KEY,
-    Folder,
     Row,
     check_has_results,
     headline_column,
@@ -26,17 +24,12 @@ FAILED = [*RUN_KEY, *ARM, "run.fold", "differs", "state", "stage", "reason", "pr
 class Results:
     """The results in some folders, each of which is read once.
 
-    Attributes:
-        folders: the folders, as :func:`~norm_lab.results.folder.read_folder` returns them.
+    Raises:
+        CommandError: a file has an unknown schema or a wrong value.
     """
 
-    def __init__(self, folders: Sequence[Folder]) -> None:
-        self.folders = folders
-
-    @classmethod
-    def read(cls, *paths: str | Path) -> Results:
-        """Read folders; raise CommandError for an unknown schema or a wrong value."""
-        return cls([read_folder(Path(path)) for path in paths])
+    def __init__(self, *paths: str | Path) -> None:
+        self.folders = [read_folder(Path(path)) for path in paths]
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -101,7 +94,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     Raises:
         CommandError: a folder has no results, or a file has an unknown schema.
     """
-    return Results.read(*paths).runs
+    return Results(*paths).runs
 
 
 def read_curves(*paths: str | Path) -> pd.DataFrame:
@@ -111,4 +104,4 @@ def read_curves(*paths: str | Path) -> pd.DataFrame:
         columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
         ``updates``, ``loss`` and ``nll_loss``, in bits.
     """
-    return Results.read(*paths).curves
+    return Results(*paths).curves

@@ -25,7 +25,7 @@ def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     """Raise CommandError if two runs differ in one of ``columns``."""
     names = [name for name in columns if name in runs]
     # one tuple per run; pandas would take far longer for so few rows
-    values = list(zip(*(map(_comparable, runs[name]) for name in names)))
+    values = list(zip(*(map(comparable, runs[name]) for name in names)))
     place = next((place for place, of_run in enumerate(values) if of_run != values[0]), None)
     if place is None:
         return
@@ -38,8 +38,11 @@ def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     )
 
 
-def _comparable(value: Any) -> str:
-    """Return a value as text, since lists have no hash and NaN is not equal to itself."""
+def comparable(value: Any) -> str:
+    """Return a value as text, since lists have no hash and NaN is not equal to itself.
+
+    A missing value is empty.
+    """
     missing = value is None or (isinstance(value, float) and value != value)
     return "" if missing else json.dumps(value, default=str)
 

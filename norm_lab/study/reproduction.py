@@ -7,8 +7,6 @@ estimates may correlate, which makes this interval too wide, not too narrow.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
@@ -17,7 +15,7 @@ import pandas as pd
 
 from norm_lab.config.studies import MINUS, SCORE, terms
 from norm_lab.study.arms import ARM_COLUMNS, parts_of_arm
-from norm_lab.study.comparable import NOT_SETTINGS, TRAINING
+from norm_lab.study.comparable import NOT_SETTINGS, TRAINING, comparable
 from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import Comparison, difference_of, estimate
 from norm_lab.study.study import Study
@@ -147,8 +145,4 @@ def conditions(own: Study, published: Study) -> list[str]:
 
 def _distinct(values: pd.Series) -> list[str]:
     """Return the distinct values of a column as text, a checksum by its first digits."""
-    missing = [
-        value is None or (isinstance(value, float) and math.isnan(value)) for value in values
-    ]
-    texts = {"-" if no else json.dumps(value)[:40].strip('"') for value, no in zip(values, missing)}
-    return sorted(texts)
+    return sorted({comparable(value)[:40].strip('"') or "-" for value in values})

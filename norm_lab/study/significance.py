@@ -1,21 +1,14 @@
-"""Inference on outcomes over seeds: intervals, tests, equivalence, verdicts and power.
+"""Inference on outcomes over seeds: intervals, tests, equivalence and verdicts.
 
-The unit of observation is a seed: its score is one draw from the distribution of scores of an arm.
-Arms that share seeds are paired, since a seed determines the order of the data, the initial weights
-and a random split of the corpus; the differences by seed are one sample. Arms without common seeds
-are two independent samples.
-
-The verdict is that of Student's t test, or Welch's for independent samples, so that it agrees with
-the interval. The permutation test is reported too. It makes fewer assumptions, but its smallest p
-with n pairs is 2 / 2^n, so it cannot be significant with five seeds or fewer. docs/statistics.md
-has the size and the power of both.
+docs/statistics.md says which test is for what, and has the size and the power of each. The verdict
+is that of a t test, so that it agrees with the interval.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -172,13 +165,13 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
     ``s^2 / n``. The permutation test has no such correction.
     """
     values = _finite(differences)
-    n, mean, by_seed = len(values), float(values.mean()), tuple(map(float, values))
-    if n == 1:
-        return Comparison(mean, by_seed=by_seed)
-    error = standard_deviation(values) * math.sqrt(1 / n + test_to_train)
+    by_seed = tuple(map(float, values))
+    if len(values) == 1:
+        return Comparison(by_seed[0], by_seed=by_seed)
     p, exact = sign_flip_p(values)
     test = f"paired t{OVERLAPPING}" if test_to_train else "paired t"
-    return Comparison(mean, error, n - 1, p, exact, test, n, by_seed)
+    mean = estimate(values, test_to_train)
+    return replace(mean, p_permutation=p, exact=exact, test=test, by_seed=by_seed)
 
 
 def compare_independent(arm: Scores, baseline: Scores, test_to_train: float = 0.0) -> Comparison:
@@ -186,20 +179,12 @@ def compare_independent(arm: Scores, baseline: Scores, test_to_train: float = 0.
 
     On random splits, the variance of each mean is that of :func:`compare_paired`.
     """
-    first, second = _finite(arm), _finite(baseline)
-    mean, n = float(first.mean() - second.mean()), min(len(first), len(second))
-    if n == 1:
-        return Comparison(mean)
-    errors = [
-        standard_deviation(side) ** 2 * (1 / len(side) + test_to_train) for side in (first, second)
-    ]
-    error, degrees = math.sqrt(sum(errors)), math.inf
-    if error:
-        parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (first, second)))
-        degrees = sum(errors) ** 2 / parts
-    p, exact = division_p(first, second)
+    both = difference_of(estimate(arm, test_to_train), estimate(baseline, test_to_train))
+    if both.n == 1:
+        return Comparison(both.mean)
+    p, exact = division_p(_finite(arm), _finite(baseline))
     test = f"Welch{OVERLAPPING}" if test_to_train else "Welch"
-    return Comparison(mean, error, degrees, p, exact, test, n)
+    return replace(both, p_permutation=p, exact=exact, test=test)
 
 
 def estimate(values: Scores, test_to_train: float = 0.0) -> Comparison:
@@ -212,10 +197,10 @@ def estimate(values: Scores, test_to_train: float = 0.0) -> Comparison:
 def difference_of(first: Comparison, second: Comparison) -> Comparison:
     """Return the difference of two independent estimates, with Welch's degrees of freedom."""
     sides, mean = (first, second), first.mean - second.mean
-    error, degrees = math.hypot(first.standard_error, second.standard_error), math.nan
+    error, degrees = math.hypot(first.standard_error, second.standard_error), math.inf
     if error > 0:
         degrees = error**4 / sum(each.standard_error**4 / each.degrees for each in sides)
-    return Comparison(mean, error, degrees, test="Welch", n=min(first.n, second.n))
+    return Comparison(mean, error, degrees, n=min(first.n, second.n))
 
 
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:

@@ -14,25 +14,12 @@ from typing import Any
 
 import pandas as pd
 
-from norm_lab.config.studies import (
-    MINUS,
-    SCORE,
-    PrimaryComparison,
-    StudyFile,
-    check_study,
-    terms,
-)
+from norm_lab.config.studies import MINUS, SCORE, PrimaryComparison, StudyFile, check_study, terms
 from norm_lab.metrics import Metric, find_metric
 from norm_lab.results.provenance import short_commit
 from norm_lab.results.table import Results
 from norm_lab.run.record import Value
-from norm_lab.study.arms import (
-    ARM_COLUMNS,
-    arm_of,
-    name_arms,
-    names_in_files,
-    parts_of_arm,
-)
+from norm_lab.study.arms import ARM_COLUMNS, arm_of, name_arms, names_in_files, parts_of_arm
 from norm_lab.study.comparable import (
     TRAINING,
     check_alike,
@@ -120,12 +107,8 @@ class Study:
 
         A placement that all arms share is left out.
         """
-        names = self._names_shown
+        names = {} if len({*self.placements.values()}) > 1 else self.short_names
         return MINUS.join(names.get(name, name) for name in terms(side))
-
-    @cached_property
-    def _names_shown(self) -> dict[str, str]:
-        return {} if len({*self.placements.values()}) > 1 else self.short_names
 
     def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
         """Sort a table with a column ``arm`` by placement, with that of the baseline first."""
@@ -249,7 +232,7 @@ def read_study(
             be compared (another data checksum, test set or settings), runs are not those of
             ``file``, or a declared comparison cannot be made.
     """
-    results = Results.read(*folders)
+    results = Results(*folders)
     runs = results.runs
     runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
     runs["differs"] = [each if isinstance(each, dict) else {} for each in runs["differs"]]

@@ -34,12 +34,12 @@ def test_the_runs_of_the_target_are_kept(tmp_path):
     publish(work, target)
     assert (target / "tuned.json").read_text() == "[]"
     assert scores(target).keys() == {("layernorm", 1), ("other", 1)}
-    assert Results.read(target).failures["norm"].tolist() == ["far"]
+    assert Results(target).failures["norm"].tolist() == ["far"]
     write_failure(work, "far", 4, state="failed", date=NEW)
     assert publish(work, target).replaced == [("toy_pre", "far", 4)]
-    assert Results.read(target).failures["state"].tolist() == ["failed"]
+    assert Results(target).failures["state"].tolist() == ["failed"]
     folder_of(tmp_path / "work", made_up("far", 4))
-    assert publish(work, target).failures == 0 and Results.read(target).failures.empty
+    assert publish(work, target).failures == 0 and Results(target).failures.empty
 
 
 def test_the_newer_of_two_versions_of_a_run_is_kept_and_named(tmp_path, capsys):
@@ -91,7 +91,7 @@ def assert_nothing_is_lost(folder, write):
     assert runs["layernorm", 1]["translations"] == (OTHERS if write is write_again else LINES)
     assert (("new", 1) in runs) == (write is write_another)
     failed = {"failing", "far"} if write is write_a_failure else {"failing"}
-    assert set(Results.read(folder).failures["norm"]) == failed
+    assert set(Results(folder).failures["norm"]) == failed
 
 
 @pytest.mark.parametrize("write", [write_another, write_again, write_a_failure])

@@ -129,7 +129,7 @@ def sweep(tmp_path):
 
 
 def tables(folder):
-    results = Results.read(folder)
+    results = Results(folder)
     runs = results.runs[sorted(set(results.runs) - {"folder"})]
     return (runs, results.curves, results.failures)
 
@@ -152,7 +152,7 @@ def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
     assert shared["settings.task.key"] == 1  # the same for all
     (text,) = read_results(target).query("norm == 'text'").to_dict("records")
     assert [text[f"settings.model.{name}"] for name in "abcd"] == ["0.3", "true", "", 0.3]
-    (failure,) = Results.read(target).failures.to_dict("records")
+    (failure,) = Results(target).failures.to_dict("records")
     assert (failure["norm"], failure["seed"], failure["state"]) == ("far", 4, "diverged")
     (run,) = read_results(target).query("norm == 'layernorm' and seed == 1").to_dict("records")
     assert run["translations"] == LINES

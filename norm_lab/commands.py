@@ -171,7 +171,7 @@ def study(argv: Sequence[str]) -> int:
     path = study_path(request.experiment)
     folder = Path(args.work or WORK, "studies", study_name(path))
     request = replace(request, results=request.results or folder.absolute())
-    if read_study_file(path).tune is None:
+    if not read_study_file(path).tuned:
         specs = compose_runs(request)
     else:
         code = tune_study(request)

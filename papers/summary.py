@@ -73,7 +73,7 @@ def task_cell(norm: str, cell: Declared, results: Path) -> str:
 
 def is_tuned(study: str) -> bool:
     """Return whether each arm of a study has a learning rate of its own."""
-    return read_study_file(study_path(study)).tune is not None
+    return bool(read_study_file(study_path(study)).tuned)
 
 
 def ahead_text(effect: Effect, results: Path) -> str:

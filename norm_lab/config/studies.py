@@ -1,29 +1,9 @@
 """The YAML file of a study: its runs, the declared comparisons, and the tuning.
 
 A study is a folder with this file, ``study.yaml``, and all that its runs leave; ours are in
-``studies/``. A file ``NAME.yaml`` elsewhere is a study too.
+``studies/``. A file ``NAME.yaml`` elsewhere is a study too. docs/studies.md explains the keys.
 
-    experiment: sst5                 # or the path of its YAML file
-    setting: SST5, one rate          # what tables of several studies call it
-    superseded: sst5_confirmed       # the study that answers the question better
-    overrides: ["seed=11,12,13"]         # for every arm
-    arms: [["norm=layernorm,adanorm"]]   # one list per arm; all combinations of values are run
-    declared: before the runs            # or: after the runs
-    primary:                             # the family of Holm's correction
-      - {arm: adanorm, baseline: layernorm, outcome: score}
-      - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
-         margin: 0.02 bits}
-    vary: [lr_scheduler]                 # keys or sections in which the runs may differ
-    labels: {layernorm-kaiming: "LayerNorm, Kaiming"}   # how reports call arms
-    tune:
-      grid: {optimization.lr: [0.0005, 0.001, 0.002]}
-      seeds: [101, 102]                  # must differ from those of the runs
-      bound: [0.0001, 0.01]              # limits of the grid: of the first key, or {KEY: [...]}
-
-An arm is named like the files of its results, ``layernorm-kaiming``; settings that all arms share
-may be omitted. A comparison may also name an arm by its label. Each side of a comparison may be the
-difference of two arms, ``adanorm minus layernorm``, to compare two differences, such as those at
-two depths. The process that supervises runs imports this module, so it must not import torch.
+The process that supervises runs imports this module, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -91,10 +71,13 @@ class PrimaryComparison:
 
 @dataclass
 class Tuning:
-    """The section ``tune`` of a study; without a bound, the grid grows by a few values."""
+    """The section ``tune`` of a study; without a bound, the grid grows by a few values.
 
-    grid: dict[str, list[Any]]
-    seeds: list[int]
+    Without the section, the grid is empty.
+    """
+
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
     bound: Any = None
 
     @property
@@ -107,7 +90,12 @@ class Tuning:
 
 @dataclass
 class StudyFile:
-    """The keys of a study's file, see above, and ``path``, the file."""
+    """The keys of a study's file, and ``path``, the file.
+
+    Attributes:
+        setting: what tables of several studies call it.
+        superseded: the study that answers the question better.
+    """
 
     experiment: str
     overrides: list[str] = field(default_factory=list)
@@ -118,13 +106,13 @@ class StudyFile:
     labels: dict[str, str] = field(default_factory=dict)
     setting: str = ""
     superseded: str = ""
-    tune: Tuning | None = None
+    tune: Tuning = field(default_factory=Tuning)
     path: Path = Path()
 
     @property
     def tuned(self) -> tuple[str, ...]:
         """The keys that are tuned."""
-        return () if self.tune is None else tuple(self.tune.grid)
+        return tuple(self.tune.grid)
 
     @property
     def seeds(self) -> set[int]:
@@ -269,7 +257,7 @@ def read_study_file(path: Path) -> StudyFile:
     if not study.arms:
         raise CommandError(f"{path}: arms is empty; give each arm a list of overrides, or drop it")
     _check_primary(study)
-    if study.tune is not None:
+    if study.tune != Tuning():
         _check_tuning(study.tune, f"{path}: tune")
     return study
 
@@ -387,13 +375,12 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
         unit = outcome_unit(each.outcome, metric, where)
         if each.margin:
             _check_margin(each.margin, unit, where)
-    if study.tune is not None:
-        common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
-        if common:
-            raise CommandError(
-                f"{study.path}: the tuning seed {common[0]} is also a seed of the study's runs; "
-                "choose another"
-            )
+    common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
+    if common:
+        raise CommandError(
+            f"{study.path}: the tuning seed {common[0]} is also a seed of the study's runs; "
+            "choose another"
+        )
 
 
 def outcome_unit(outcome: str, metric: Metric, where: str) -> str:

@@ -3,16 +3,9 @@
     norm-plugin tune STUDY
     norm-plugin sweep STUDY --tuned
 
-The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial
-trains one arm at one point of the grid with one tuning seed. The best point of an arm has the
-lowest mean validation loss over the tuning seeds; a diverged trial has an infinite loss, and ties
-are resolved in favor of the smallest point. While the best point of an arm is on the edge of the
-grid, the grid is extended there geometrically, for all arms, up to the bound of the study; without
-a bound, by at most :data:`GROWTH` values at each end.
-
-The result is ``tuned.json`` in the folder of the study: every trial, the choice of each arm, and
-digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has
-changed, but for the code of a study with published runs.
+The section ``tune`` of the study file has the grid and the tuning seeds. A trial trains one arm at
+one point of the grid with one tuning seed. docs/studies.md says how the point of an arm is chosen,
+how the grid is extended, and when ``tuned.json``, the result, is refused.
 """
 
 from __future__ import annotations
@@ -50,6 +43,7 @@ if TYPE_CHECKING:
 
 Grid = Mapping[str, tuple[float, ...]]
 GROWTH = 4
+"""Without a bound, the grid is extended by at most this number of values at each end."""
 LIST_KEY = "optimization.lr"
 """A key whose value is a list in fairseq: the learning rate of each epoch."""
 
@@ -78,7 +72,7 @@ def tune_study(request: Request) -> int:
         print(f"{path} already has the tuned values; remove it to tune again")
         return 0
     arms, bound = arms_of(specs), bounds(study)
-    grid: Grid = {key: tuple(values) for key, values in tuning_of(study).grid.items()}
+    grid: Grid = {key: tuple(values) for key, values in study.tune.grid.items()}
     request = with_own_results(request)
     if not request.status:
         print(size_text(study, specs, jobs_of_outline(request, specs)), flush=True)
@@ -86,7 +80,7 @@ def tune_study(request: Request) -> int:
         print(f"trials: {request.results}\n{NOT_CHECKED}")
         return 0
     while True:
-        by_seed = product(tuning_of(study).seeds, arms, product(*grid.values()))
+        by_seed = product(study.tune.seeds, arms, product(*grid.values()))
         points = [(arm, point, seed) for seed, arm, point in by_seed]
         trials = compose_trials(request, arms, tuple(grid), points)
         if not request.status:
@@ -141,7 +135,7 @@ def largest_grid(grid: Grid, bound: Mapping[str, tuple[float, float]]) -> Grid:
 
 def size_text(study: StudyFile, specs: Sequence[RunSpec], jobs: int) -> str:
     """Return how many trials and runs a study has at most, and how long they take."""
-    tuning, arms = tuning_of(study), len(arms_of(specs))
+    tuning, arms = study.tune, len(arms_of(specs))
     grid = {key: tuple(values) for key, values in tuning.grid.items()}
     most = largest_grid(grid, bounds(study))
     first, last = (
@@ -165,24 +159,18 @@ def read_tuned_study(request: Request) -> tuple[StudyFile, list[RunSpec]]:
     check_is_study(request.experiment)
     specs = compose_runs(request)
     study = read_study_file(study_path(request.experiment))
-    for key in tuning_of(study).grid:
+    if not study.tuned:
+        raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
+    for key in study.tuned:
         if any(each.startswith(f"{key}=") for spec in specs for each in spec.overrides):
             raise CommandError(f"{study.path} sets {key}, which tune varies; drop one of them")
     return study, specs
 
 
-def tuning_of(study: StudyFile) -> Tuning:
-    """Return the section ``tune`` of a study; CommandError if it has none."""
-    if study.tune is None:
-        raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
-    return study.tune
-
-
 def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest value that each key of the grid may take."""
-    tuning = tuning_of(study)
-    limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
-    return limits | {key: (low, high) for key, (low, high) in tuning.bounds.items()}
+    limits = {key: growth_bound(values) for key, values in study.tune.grid.items()}
+    return limits | {key: (low, high) for key, (low, high) in study.tune.bounds.items()}
 
 
 def growth_bound(values: Sequence[float]) -> tuple[float, float]:
@@ -205,7 +193,8 @@ def arms_of(specs: Iterable[RunSpec]) -> dict[str, Arm]:
     for spec in specs:
         own = tuple(override for override in spec.overrides if not override.startswith("seed="))
         without_seed = {**spec.settings, "common": {**spec.settings["common"], "seed": None}}
-        settings = _digest(json.dumps(training_flags(without_seed)).encode())
+        flags = json.dumps(training_flags(without_seed)).encode()
+        settings = hashlib.sha256(flags).hexdigest()[:16]
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
 
@@ -266,7 +255,7 @@ def read_trials(
     losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
     rows = []
     for spec, (arm, point, seed) in zip(specs, points, strict=True):
-        key = (spec.experiment, f"{spec.label}{spec.folded_suffix}", seed)
+        key = (spec.experiment, spec.evaluated_label, seed)
         diverged = state_of(spec).state == DIVERGED
         loss = math.inf if diverged else losses[key]
         if math.isnan(loss):
@@ -312,7 +301,7 @@ def write_tuned(
 
     content = {
         "rule": f"the point with the least mean of {OUTCOME} over the seeds",
-        "tune": _plain(tuning_of(study)),
+        "tune": _plain(study.tune),
         "grid": grid,
         "code": code_digest(),
         "data": data_checksums(specs),
@@ -351,7 +340,7 @@ def read_choice(study: StudyFile, specs: Sequence[RunSpec]) -> dict[str, dict[st
     reason = ""
     if changed:
         reason = f"other arms or settings ({', '.join(changed)})"
-    elif tuned["tune"] != _plain(tuning_of(study)):
+    elif tuned["tune"] != _plain(study.tune):
         reason = "another grid or other tuning seeds"
     elif tuned["code"] != code_digest() and not published:
         reason = "another version of norm_plugin, torch or fairseq"
@@ -381,10 +370,6 @@ def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
     fixed = (spec for spec in specs if "split_seed" not in spec.preparation.options)
     manifests = {spec.data / "manifest.json" for spec in fixed}
     return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _plain(tuning: Tuning) -> Any:

@@ -84,7 +84,7 @@ def test_a_study_is_found_by_its_name_its_folder_and_its_file(tmp_path, monkeypa
 
 def test_a_study_of_one_arm_declares_nothing(tmp_path):
     study = read_study_file(write(tmp_path, ""))
-    assert (study.arms, study.primary, study.declared, study.tune) == ([[]], [], BEFORE, None)
+    assert (study.arms, study.primary, study.declared, study.tuned) == ([[]], [], BEFORE, ())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
         ("primary: [{arm: dyt, baseline: none, test: equivalence}]", "a margin, as 0.5 BLEU"),
         ("arms: []", "arms is empty"),
         ("primary: [{arm: dyt, baseline: none, paired: maybe}]", "full_key: .*paired"),
-        ("tune: {seeds: [1]}", "missing mandatory value: grid"),
+        ("tune: {seeds: [1]}", "grid must have one or two keys"),
         *(
             (
                 f"tune: {{grid: {{optimization.lr: {values}}}, seeds: [1]}}",

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 import norm_plugin
 from norm_lab.config.checks import check_hyperparameters
 from norm_lab.config.experiments import settings_in
+from norm_lab.config.names import check_registered
 from norm_lab.config.options import AUTO, Request
 from norm_lab.config.studies import read_yaml
 from norm_lab.paths import CONFIGS
@@ -77,11 +78,11 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
     given = dict(each.split("=", 1) for each in overrides if "=" in each)
     model: dict[str, Value] = {}
     if "norm" in given:
-        _check_registered("norm", given["norm"], norms_with(given["norm"]))
+        check_registered("norm", given["norm"], norms_with(given["norm"]))
         model = {NORM_TYPE: given["norm"]}
         model |= _given_by_papers(path, given["norm"], given.get("recipe"))
     if "placement" in given:
-        _check_registered("placement", given["placement"], placements_with(given["placement"]))
+        check_registered("placement", given["placement"], placements_with(given["placement"]))
         model[PLACEMENT] = given["placement"]
     for_hydra = [f"++model.{key}={value}" for key, value in model.items()]
     # With two plus signs, hydra adds what the file lacks, as the options of norms.
@@ -92,15 +93,6 @@ def read_configuration(name: str, overrides: Sequence[str] = ()) -> Configuratio
     ]
     config = copy.deepcopy(_compose(path, tuple(for_hydra)))
     return {**config, "model": _with_options(config["model"])}
-
-
-def _check_registered(kind: str, name: str, known: Collection[str]) -> None:
-    """Raise CommandError for an unknown norm or placement."""
-    if name not in known:
-        raise CommandError(
-            f"unknown {kind} {name!r}; choose from {', '.join(known)}, or give with "
-            "--user-dir the folder that registers it"
-        )
 
 
 @lru_cache(maxsize=1000)

@@ -43,11 +43,17 @@ def check_names(request: Request) -> None:
         for name in names:
             if key == "seed":
                 read_seed(name)
-            elif key in known and request.user_dir is None and name not in known[key]:
-                raise CommandError(
-                    f"unknown {key} {name!r}; {did_you_mean(name, known[key])} One of your own "
-                    "needs --user-dir with the folder that registers it"
-                )
+            elif key in known and request.user_dir is None:
+                check_registered(key, name, known[key])
+
+
+def check_registered(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise CommandError for an unknown norm or placement."""
+    if name not in known:
+        raise CommandError(
+            f"unknown {kind} {name!r}; {did_you_mean(name, known)} One of your own needs "
+            "--user-dir with the folder that registers it"
+        )
 
 
 def check_experiment(name: str) -> None:

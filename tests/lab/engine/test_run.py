@@ -218,7 +218,7 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
         (["--clip-norm", "1"], "flags of fairseq-train go to the end: -- --clip-norm"),
         (["powernorm"], "powernorm"),
         (["norm=powernorm,layernorm"], "is more than one run; use norm-plugin sweep"),
-        (["norm=enwik8/adanorm"], "unknown norm 'enwik8/adanorm'; choose from"),
+        (["norm=enwik8/adanorm"], "unknown norm 'enwik8/adanorm'; did you mean adanorm"),
         (["norm=glob(*)"], "norm=glob(*) does not list its values; separate them by commas"),
         (["colour=red"], "unknown key colour; choose from norm, seed"),
         (["preset=gpu"], "preset of iwslt14 is gpu; choose none"),

@@ -186,10 +186,7 @@ def _files(name: str | None = None) -> dict[Path, Settings]:
 
 
 def _settings(path: Path) -> Settings:
-    if not path.is_file():
-        raise CommandError(f"the experiment file {path} does not exist")
-    settings = settings_in(read_yaml(path))
-    return {"name": path.stem, **(settings or {})}
+    return {"name": path.stem, **(settings_in(read_yaml(path)) or {})}
 
 
 def settings_in(content: Any) -> Settings | None:

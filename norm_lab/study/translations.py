@@ -1,10 +1,7 @@
 """Compare the translations of two runs by sacrebleu's approximate randomization test.
 
-The test generalizes to other test sets for the *same two models*, not to other seeds; for these,
-see :mod:`norm_lab.study.significance`. As a control, the same test compares two seeds of one norm:
-if its p is small too, the difference is one between models, not necessarily one between norms.
-
-sacrebleu's bootstrap test is not used, because its p is about half of a two-sided one.
+docs/statistics.md says what it shows. sacrebleu's bootstrap test is not used, because its p is
+about half of a two-sided one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """How far the difference of two language models depends on the text that is scored.
 
-The interval of a comparison is over seeds: it says what other seeds would give on the same text.
-Here the text varies too. Its windows, in their order, form blocks long enough to be nearly
-independent, and the standard error of the mean over blocks (of a ratio, as blocks differ in their
-number of tokens) is added to that over seeds. What both depend on counts twice, and the quantile of
-Student's t is that of the smaller number, so the interval is rather too wide than too narrow. A
-text of one window has no such interval.
+The interval of a comparison is over seeds; here the text varies too: docs/statistics.md. The blocks
+are long enough to be nearly independent. Their standard error is that of a ratio, as they differ in
+their number of tokens, and the quantile of Student's t is that of the smaller number. A text of one
+window has no such interval.
 """
 
 from __future__ import annotations

@@ -32,7 +32,10 @@ from norm_plugin.kernels.triton.tiles import (
     empty,
     kernel,
     launch,
+    load_kind,
     rows_of,
+    store_row,
+    store_sum,
     ticket_for,
 )
 
@@ -54,60 +57,7 @@ def load_row(
     return tl.load(rows_ptr + row * num_channels + cols, mask=cols < num_channels, other=0.0)
 
 
-@triton.jit
-def store_row(
-    rows_ptr: tl.tensor,
-    row: tl.tensor,
-    values: tl.tensor,
-    cols: tl.tensor,
-    num_channels: tl.constexpr,
-) -> None:
-    """Store ``values``, one per channel or a single one, in one row of (rows, C)."""
-    values = values + tl.zeros(cols.shape, tl.float32)
-    tl.store(rows_ptr + row * num_channels + cols, values, mask=cols < num_channels)
-
-
 # --- sums of the programs of a pass ---------------------------------------------------------------
-
-
-@triton.jit
-def load_kind(
-    partial_sums_ptr: tl.tensor,
-    kind: tl.constexpr,
-    kinds: tl.constexpr,
-    first: tl.tensor,
-    programs: tl.tensor,
-    cols: tl.tensor,
-    num_channels: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-) -> tl.tensor:
-    """Load one of the sums of BLOCK_P programs, (BLOCK_P, BLOCK_N); 0 beyond the last."""
-    program = first + tl.arange(0, BLOCK_P)
-    offsets = (program * kinds + kind)[:, None] * num_channels + cols[None, :]
-    mask = (program < programs)[:, None] & (cols < num_channels)[None, :]
-    return tl.load(partial_sums_ptr + offsets, mask=mask, other=0.0)
-
-
-@triton.jit
-def store_sum(
-    partial_sums_ptr: tl.tensor,
-    kind: tl.constexpr,
-    kinds: tl.constexpr,
-    programs: tl.tensor,
-    out_ptr: tl.tensor,
-    row: tl.constexpr,
-    num_channels: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-) -> None:
-    """Add one of the sums of all programs, and store it in a row, for this program's channels."""
-    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    for first in range(0, programs, BLOCK_P):
-        total += load_kind(
-            partial_sums_ptr, kind, kinds, first, programs, cols, num_channels, BLOCK_P
-        )
-    store_row(out_ptr, row, tl.sum(total, 0), cols, num_channels)
 
 
 @triton.jit

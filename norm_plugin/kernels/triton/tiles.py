@@ -156,11 +156,6 @@ def stream_of(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
 
 
-def is_current(device: int) -> bool:
-    """Return whether kernels that are launched now run on this device."""
-    return device < 0 or torch._C._cuda_getDevice() == device
-
-
 @functools.cache
 def _ticket(device: int, stream: int) -> Tensor:
     on = "cpu" if device < 0 else f"cuda:{device}"
@@ -214,7 +209,8 @@ def launch(
     device = x.get_device()  # -1 on the CPU
     key = (id(function), x.dtype, device, constants, tuple([arg is None for arg in args]))
     compiled = _COMPILED.get(key)
-    if compiled is None or not is_current(device):
+    is_current = device < 0 or torch._C._cuda_getDevice() == device
+    if compiled is None or not is_current:
         with torch.cuda.device_of(x):
             compiled = function[grid](*args, *constants, num_warps=num_warps)
         if compiled is not None and CALLS_COMPILED:  # None: the interpreter has run it
@@ -341,6 +337,59 @@ def store_partial_sum(
     store_per_channel(partial_sums_ptr, kind, kinds, numbers, cols, col_mask, num_channels)
 
 
+@triton.jit
+def store_row(
+    rows_ptr: tl.tensor,
+    row: tl.tensor,
+    values: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+) -> None:
+    """Store ``values``, one per channel or a single one, in one row of (rows, C)."""
+    values = values + tl.zeros(cols.shape, tl.float32)
+    tl.store(rows_ptr + row * num_channels + cols, values, mask=cols < num_channels)
+
+
+@triton.jit
+def load_kind(
+    partial_sums_ptr: tl.tensor,
+    kind: tl.constexpr,
+    kinds: tl.constexpr,
+    first: tl.tensor,
+    programs: tl.tensor,
+    cols: tl.tensor,
+    num_channels: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+) -> tl.tensor:
+    """Load one of the sums of BLOCK_P programs, (BLOCK_P, BLOCK_N); 0 beyond the last."""
+    program = first + tl.arange(0, BLOCK_P)
+    offsets = (program * kinds + kind)[:, None] * num_channels + cols[None, :]
+    mask = (program < programs)[:, None] & (cols < num_channels)[None, :]
+    return tl.load(partial_sums_ptr + offsets, mask=mask, other=0.0)
+
+
+@triton.jit
+def store_sum(
+    partial_sums_ptr: tl.tensor,
+    kind: tl.constexpr,
+    kinds: tl.constexpr,
+    programs: tl.tensor,
+    out_ptr: tl.tensor,
+    row: tl.constexpr,
+    num_channels: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+) -> None:
+    """Add one of the sums of all programs, and store it in a row, for this program's channels."""
+    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for first in range(0, programs, BLOCK_P):
+        total += load_kind(
+            partial_sums_ptr, kind, kinds, first, programs, cols, num_channels, BLOCK_P
+        )
+    store_row(out_ptr, row, tl.sum(total, 0), cols, num_channels)
+
+
 @kernel
 def add_programs_kernel(
     partial_sums_ptr: tl.tensor,
@@ -351,15 +400,7 @@ def add_programs_kernel(
     BLOCK_P: tl.constexpr,
 ) -> None:
     """Add (programs, width) over the programs, in a fixed order."""
-    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    col_mask = cols < width
-    total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    for first in range(0, programs, BLOCK_P):
-        program = first + tl.arange(0, BLOCK_P)
-        mask = (program < programs)[:, None] & col_mask[None, :]
-        offsets = program[:, None] * width + cols[None, :]
-        total += tl.load(partial_sums_ptr + offsets, mask=mask, other=0.0)
-    tl.store(out_ptr + cols, tl.sum(total, 0), mask=col_mask)
+    store_sum(partial_sums_ptr, 0, 1, programs, out_ptr, 0, width, BLOCK_N, BLOCK_P)
 
 
 def add_partial_sums(sums: Tensor) -> Tensor:

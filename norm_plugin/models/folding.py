@@ -41,7 +41,7 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
 from norm_plugin.models.sites import EMBEDDINGS, LAST_MAPS, STACK_NORMS, Site
 from norm_plugin.norms import Norm, build_norm
-from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
+from norm_plugin.norms.base.contract import CannotFold, InferenceAffine
 from norm_plugin.placements import (
     FINAL,
     INNER,

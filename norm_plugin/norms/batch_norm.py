@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import InferenceAffine
 from norm_plugin.norms.base.means import masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm, register_released
 from norm_plugin.norms.base.rms_prescale import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import InferenceAffine, Norm
 from norm_plugin.norms.base.registry import register_norm
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import InferenceAffine
 from norm_plugin.norms.base.means import check_share, masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.rms_prescale import (

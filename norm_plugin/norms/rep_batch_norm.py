@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
+from norm_plugin.norms.base.contract import CannotFold, InferenceAffine
 from norm_plugin.norms.base.means import zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm

@@ -9,7 +9,7 @@ from reference import CASES
 
 from batches import DIM, new_norm
 from norm_plugin.norms import Norm, norm_spec
-from norm_plugin.norms.base.inference import CannotFold
+from norm_plugin.norms.base.contract import CannotFold
 
 
 def with_and_without_rms_prescale(cases):

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
-
 FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
 """Computes y from a norm, x (..., C) and the real positions; None if x is not supported."""
+
+
+class InferenceAffine(NamedTuple):
+    """The form of a norm whose statistics are constant in inference: y = gain * x + offset.
+
+    Attributes:
+        gain, offset: (C,), in float64, so that values computed from them are rounded only once.
+    """
+
+    gain: Tensor
+    offset: Tensor
+
+
+class CannotFold(ValueError):  # noqa: N818 -- an expected outcome, not an error
+    """Raised if a norm cannot be folded into the layer after it; the message is the reason."""
 
 
 class Norm(nn.Module):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import CannotFold
+from norm_plugin.norms.base.contract import CannotFold
 from norm_plugin.norms.rms_norm import divide_by_rms
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import InferenceAffine
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
 

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.averaged_models import keep_counts_of
-from norm_plugin.norms.base.contract import AffineNorm, valid_positions
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import AffineNorm, InferenceAffine, valid_positions
 from norm_plugin.norms.base.loss_scale import (
     observe_scalers,
     observed_loss_scale,

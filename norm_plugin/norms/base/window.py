@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import InferenceAffine
+from norm_plugin.norms.base.contract import InferenceAffine
 from norm_plugin.norms.base.means import finite_or, is_finite, masked_means, zero_padding
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import Sync

@@ -77,9 +77,10 @@ def is_tuned(study: str) -> bool:
 
 
 def ahead_text(effect: Effect, results: Path) -> str:
-    """Return the mean of a difference and the seeds with which its arm is ahead, of all."""
-    ahead, seeds = seeds_ahead(effect.study, *effect.key.pair, results)
-    return f"{effect.title}: {measured(results)[effect.key]['mean']}, ahead with {ahead} of {seeds}"
+    """Return the mean of a difference and the seeds in which its arm is better, of all."""
+    better, seeds = seeds_ahead(effect.study, *effect.key.pair, results)
+    mean = measured(results)[effect.key]["mean"]
+    return f"{effect.title}: {mean}, better in {better} of {seeds} seeds"
 
 
 def baseline_cell(name: str, results: Path) -> str:
